@@ -1,0 +1,66 @@
+"""Every exception this package raises on purpose.
+
+One tree: catch Qwen3TTSError for all of it. Classes for a wrong argument are ValueErrors too, so that code written for
+other libraries keeps working. A message says what was wrong, what was expected and how to mend it.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class Qwen3TTSError(Exception):
+    """Base of all errors of this package."""
+
+
+class CheckpointError(Qwen3TTSError):
+    """A checkpoint cannot be used."""
+
+
+class DownloadError(CheckpointError):
+    """A checkpoint cannot be found or downloaded."""
+
+
+class ConfigError(CheckpointError):
+    """config.json or one of its neighbours lacks a key or contradicts itself."""
+
+
+class WeightsError(CheckpointError):
+    """A weight file is damaged, or its tensors are not those the config asks for."""
+
+
+class TokenizerError(CheckpointError):
+    """The checkpoint's vocabulary is missing or damaged."""
+
+
+class OptionError(Qwen3TTSError, ValueError):
+    """An option is unknown or out of range."""
+
+
+class TextError(Qwen3TTSError, ValueError):
+    """A text cannot be spoken: blank, not a string, not valid Unicode, too long."""
+
+
+class VoiceError(Qwen3TTSError, ValueError):
+    """A voice, language or instruction does not exist or does not fit the model."""
+
+
+class CapacityError(Qwen3TTSError):
+    """A request does not fit into the positions, streams or memory that the runtime was given."""
+
+
+class BackendError(Qwen3TTSError):
+    """A backend or device that was asked for is not there."""
+
+
+class NumericsError(Qwen3TTSError):
+    """The model computed something that is not a number."""
+
+
+class AudioError(Qwen3TTSError, OSError):
+    """An audio file cannot be written or read."""
+
+
+def nearest(name: object, choices: Iterable[str]) -> str:
+    """" Did you mean 'x'?" for the closest of `choices`, or "" when none is close."""
+    close = difflib.get_close_matches(str(name).lower(), list(choices), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""

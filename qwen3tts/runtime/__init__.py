@@ -1,0 +1,1 @@
+"""The frame loop and the protocols between the front end and the backends."""

@@ -1,0 +1,136 @@
+"""Text -> token ids, and the chat templates around them.
+
+User text never meets a special token: the tokenizer object has none, and template ids are joined as ids. A text that
+says "<|im_end|>" is therefore spelled out like any other, where the official package would end the turn.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from qwen3tts.errors import TextError, TokenizerError
+from qwen3tts.model.config import ModelConfig
+from qwen3tts.text.vocabulary import Vocabulary, read_vocabulary
+
+# Where words end, as in Qwen2 and all later Qwen models: contractions, letters with at most one other character before
+# them, single digits, punctuation with its line ends, line ends, spaces.
+SPLIT_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+MAX_TEXT_CHARS = 1_000_000
+"""A text far over any context is refused before work is put into it."""
+
+ROLE_TOKENS = 3
+"""<|im_start|>, assistant, newline: before the body of speech_ids()"""
+CLOSING_TOKENS = 5
+"""<|im_end|>, newline, <|im_start|>, assistant, newline: after it"""
+
+
+def clean_text(text: str) -> str:
+    """The text without leading and trailing white space, ready to be spoken.
+
+    Raises TextError if it is no string, holds lone surrogates, is longer than MAX_TEXT_CHARS, or is blank. Blank is a
+    text without anything to pronounce: nothing but white space, control and format characters (zero-width spaces and
+    joiners, byte-order marks, direction marks). Punctuation and emoji are not blank: what they sound like is up to the
+    model. Only white space is stripped; a leading newline would melt into the template's own.
+    """
+    stripped = _checked(text).strip()
+    if all(char.isspace() or unicodedata.category(char) in ("Cc", "Cf") for char in stripped):
+        what = "has only invisible characters" if stripped else "is blank" if text else "is empty"
+        raise TextError(f"The text {what}: there is nothing to speak. Give at least one visible character.")
+    return stripped
+
+
+def _checked(text: str) -> str:
+    if not isinstance(text, str):
+        raise TextError(f"The text is of type {type(text).__name__}, expected str.")
+    if len(text) > MAX_TEXT_CHARS:
+        raise TextError(f"The text has {len(text)} characters, at most {MAX_TEXT_CHARS} are read. Split it.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise TextError(f"The text is not valid Unicode: a lone surrogate (U+{ord(text[error.start]):04X}) at character "
+                        f"{error.start}. It was read with a wrong encoding; read it as UTF-8.") from None
+    return text
+
+
+class TextTokenizer:
+    """Qwen's byte-level BPE without added tokens. Immutable and safe to use from several threads."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._size = len(vocabulary.tokens)
+        try:
+            tokenizer = Tokenizer(models.BPE(vocab=vocabulary.tokens, merges=vocabulary.merges))
+        except Exception as error:  # the library raises bare Exception
+            raise TokenizerError(f"The vocabulary cannot be used: {error}.") from error
+        tokenizer.normalizer = normalizers.NFC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+            pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ])
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> "TextTokenizer":
+        """Reads a checkpoint's vocab.json + merges.txt, or its tokenizer.json; TokenizerError if they are unusable."""
+        return cls(read_vocabulary(folder))
+
+    def __len__(self) -> int:
+        """Entries of the vocabulary; every id that encode() returns is below."""
+        return self._size
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, taken literally: no special tokens, no stripping. TextError if it is not valid text."""
+        ids: list[int] = self._tokenizer.encode(_checked(text), add_special_tokens=False).ids
+        return ids
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """The turns that the models were trained on, as ids:
+
+        speech:   <|im_start|>assistant\\n{text}<|im_end|>\\n<|im_start|>assistant\\n
+        instruct: <|im_start|>user\\n{instruct}<|im_end|>\\n
+    """
+
+    tokenizer: TextTokenizer
+    im_start_id: int
+    im_end_id: int
+
+    @classmethod
+    def from_config(cls, config: ModelConfig, tokenizer: TextTokenizer) -> "ChatTemplate":
+        """Checks that config and vocabulary belong together; TokenizerError if not.
+
+        Roles and body are found at fixed offsets, which needs "assistant" and the newline to be one token each.
+        """
+        opening = tokenizer.encode("assistant\n")
+        if len(opening) != 2 or opening[0] != config.assistant_id or tokenizer.encode("\n") != opening[1:]:
+            raise TokenizerError(f"The vocabulary spells \"assistant\\n\" as {opening}; config.json expects "
+                                 f"assistant_token_id {config.assistant_id} and one token for the newline. The tokenizer "
+                                 "files and config.json are of different models.")
+        rows = config.talker.text_vocab_size
+        for name in ("im_start_id", "im_end_id", "tts_bos_id", "tts_eos_id", "tts_pad_id"):
+            if not 0 <= getattr(config, name) < rows:
+                raise TokenizerError(f"{name} is {getattr(config, name)}; the text embedding has {rows} rows.")
+        if len(tokenizer) > rows:
+            raise TokenizerError(f"The vocabulary has {len(tokenizer)} entries, the text embedding only {rows} rows. The "
+                                 "tokenizer files and config.json are of different models.")
+        return cls(tokenizer, config.im_start_id, config.im_end_id)
+
+    def speech_ids(self, text: str) -> list[int]:
+        """The turn that is to be spoken. For a text without leading newlines: ids[:3] are the role, ids[3:-5] the body.
+
+        The text is taken as it is; clean_text() it first, unless the official package's treatment of blank space is
+        what is wanted: there leading newlines change the role's third token.
+        """
+        encode = self.tokenizer.encode
+        closing = [self.im_end_id, *encode("\n"), self.im_start_id, *encode("assistant\n")]
+        return [self.im_start_id, *encode("assistant\n" + text), *closing]
+
+    def instruct_ids(self, instruct: str) -> list[int]:
+        """The turn that describes how to speak; it comes before the other."""
+        encode = self.tokenizer.encode
+        return [self.im_start_id, *encode("user\n" + instruct), self.im_end_id, *encode("\n")]

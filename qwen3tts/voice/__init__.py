@@ -1,0 +1,1 @@
+"""Voices: presets, x-vectors, voice files, and what a model accepts."""

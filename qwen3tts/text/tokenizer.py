@@ -52,8 +52,8 @@ def _checked(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise TextError(f"The text is not valid Unicode: a lone surrogate (U+{ord(text[error.start]):04X}) at character "
-                        f"{error.start}. It was read with a wrong encoding; read it as UTF-8.") from None
+        raise TextError(f"The text is not valid Unicode: a lone surrogate (U+{ord(text[error.start]):04X}) at "
+                        f"character {error.start}. It was read with a wrong encoding; read it as UTF-8.") from None
     return text
 
 
@@ -109,15 +109,15 @@ class ChatTemplate:
         opening = tokenizer.encode("assistant\n")
         if len(opening) != 2 or opening[0] != config.assistant_id or tokenizer.encode("\n") != opening[1:]:
             raise TokenizerError(f"The vocabulary spells \"assistant\\n\" as {opening}; config.json expects "
-                                 f"assistant_token_id {config.assistant_id} and one token for the newline. The tokenizer "
-                                 "files and config.json are of different models.")
+                                 f"assistant_token_id {config.assistant_id} and one token for the newline. The "
+                                 "tokenizer files and config.json are of different models.")
         rows = config.talker.text_vocab_size
         for name in ("im_start_id", "im_end_id", "tts_bos_id", "tts_eos_id", "tts_pad_id"):
             if not 0 <= getattr(config, name) < rows:
                 raise TokenizerError(f"{name} is {getattr(config, name)}; the text embedding has {rows} rows.")
         if len(tokenizer) > rows:
-            raise TokenizerError(f"The vocabulary has {len(tokenizer)} entries, the text embedding only {rows} rows. The "
-                                 "tokenizer files and config.json are of different models.")
+            raise TokenizerError(f"The vocabulary has {len(tokenizer)} entries, the text embedding only {rows} rows. "
+                                 "The tokenizer files and config.json are of different models.")
         return cls(tokenizer, config.im_start_id, config.im_end_id)
 
     def speech_ids(self, text: str) -> list[int]:

@@ -81,7 +81,7 @@ def _read_text(path: Path) -> str:
     except OSError as error:
         raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
-        raise TokenizerError(f"{path}: not UTF-8 at byte {error.start}. The file is damaged: download it again.") from None
+        raise TokenizerError(f"{path}: not UTF-8 at byte {error.start}. It is damaged: download it again.") from None
 
 
 def _read_json(path: Path) -> object:
@@ -95,7 +95,7 @@ def _read_json(path: Path) -> object:
     try:
         return json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{path}: not valid JSON: {error}. The file is damaged: download it again.") from None
+        raise TokenizerError(f"{path}: not valid JSON: {error}. It is damaged: download it again.") from None
 
 
 def _bpe_model(document: object, path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Voice files: an x-vector as JSON.
 
-    {"speaker_embedding": [0.1, ...], "x_vector_only_mode": true, "icl_mode": false, "ref_text": null, "ref_codes": null}
+    {"speaker_embedding": [0.1, ...], "x_vector_only_mode": true, "icl_mode": false,
+     "ref_text": null, "ref_codes": null}
 
 speaker_embedding is a flat list, or that list inside another one ([1, enc_dim]). The first three keys are required.
 With x_vector_only_mode true the embedding alone is used, ref_text and ref_codes are not, as in the official package.
@@ -48,8 +49,9 @@ def _check_mode(record: dict[str, Any], path: Path) -> None:
         if not isinstance(record[key], bool):
             raise VoiceError(f"{path}: {key} is {_show(record[key])}, expected true or false.")
     if record["icl_mode"] or not record["x_vector_only_mode"]:
+        only, icl = _show(record["x_vector_only_mode"]), _show(record["icl_mode"])
         raise VoiceError(
-            f"{path}: x_vector_only_mode is {_show(record['x_vector_only_mode'])} and icl_mode {_show(record['icl_mode'])}: "
+            f"{path}: x_vector_only_mode is {only} and icl_mode {icl}: "
             "prompts with reference codes are not supported in this version. x_vector_only_mode true with icl_mode "
             "false would use the embedding alone."
         )

@@ -96,7 +96,7 @@ def resolve(
     elif config.model_type == "base":
         x_vector = _x_vector(config, voice)
     elif voice is not None and voice.kind != "no_speaker":
-        raise VoiceError(f"A voice design model takes no voice, but {voice!r} was given: describe the voice in instruct.")
+        raise VoiceError(f"A voice design model takes no voice, but {voice!r} was given: describe it in instruct.")
     name = None if voice is None else voice.name
     preset = name if speaker_id is not None else None
     return ResolvedVoice(language_id(config, language, preset), speaker_id, x_vector, instruct, name)
@@ -111,8 +111,8 @@ def _preset_id(config: ModelConfig, voice: Voice | None) -> int:
     if voice is None or voice.kind == "no_speaker":
         raise VoiceError(f"A custom voice model needs a voice. This one has {', '.join(choices)}.")
     if voice.kind == "x_vector":
-        raise VoiceError(f"A custom voice model has preset voices and takes no x-vector: use a base model for {voice!r}, or "
-                         f"one of {', '.join(choices)}.")
+        raise VoiceError(f"A custom voice model has preset voices and takes no x-vector: use a base model for "
+                         f"{voice!r}, or one of {', '.join(choices)}.")
     if voice.name is None or voice.name not in config.talker.speakers:
         raise VoiceError(f"Unknown voice {voice.name!r}.{nearest(voice.name, choices)} This model has "
                          f"{', '.join(choices)}.")
@@ -126,8 +126,8 @@ def _x_vector(config: ModelConfig, voice: Voice | None) -> FloatArray:
                          f"Voice.from_x_vector(array)): {given}.")
     width = config.talker.transformer.hidden_size
     if voice.x_vector.size != width:
-        raise VoiceError(f"The x-vector of {voice!r} has {voice.x_vector.size} values, this model needs {width}: it was made "
-                         "with a model of another size.")
+        raise VoiceError(f"The x-vector of {voice!r} has {voice.x_vector.size} values, this model needs {width}: "
+                         "it was made with a model of another size.")
     return voice.x_vector
 
 
@@ -142,6 +142,6 @@ def _instruct(config: ModelConfig, instruct: str | None) -> str | None:
     if config.model_type == "base":
         raise VoiceError("A base model takes no instruct: its voice comes from the x-vector alone.")
     if drops_instruct(config):
-        raise VoiceError(f"This custom voice model (size {config.model_size!r}) cannot follow an instruct: only 1.7B can. "
+        raise VoiceError(f"This custom voice model (size {config.model_size!r}) cannot follow an instruct; 1.7B can. "
                          "Leave it out.")
     return instruct

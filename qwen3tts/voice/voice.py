@@ -37,8 +37,8 @@ class Voice:
         elif self.kind == "preset" and self.name is not None:
             object.__setattr__(self, "name", self.name.strip().lower())
         elif self.kind != "no_speaker" or self.name is not None:
-            raise VoiceError(f"A voice of kind {self.kind!r} with name {self.name!r} does not exist: use Voice.preset(), "
-                             "Voice.from_x_vector(), Voice.load() or Voice.no_speaker().")
+            raise VoiceError(f"A voice of kind {self.kind!r} with name {self.name!r} does not exist: use "
+                             "Voice.preset(), Voice.from_x_vector(), Voice.load() or Voice.no_speaker().")
 
     @classmethod
     def preset(cls, name: str) -> "Voice":
@@ -49,7 +49,7 @@ class Voice:
 
     @classmethod
     def from_x_vector(cls, x_vector: npt.ArrayLike, name: str | None = None) -> "Voice":
-        """A speaker embedding for base checkpoints: numbers of shape [enc_dim] (the talker's width), copied as float32."""
+        """A speaker embedding for base checkpoints: numbers [enc_dim] (the talker's width), copied as float32."""
         return cls("x_vector", name, x_vector)  # type: ignore[arg-type]  # converted and checked in __post_init__
 
     @classmethod

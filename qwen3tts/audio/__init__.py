@@ -1,0 +1,1 @@
+"""Audio files, the mel spectrogram and the picture of an utterance."""

@@ -1,0 +1,284 @@
+"""load(), generate() and TTS: the package's front door."""
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, overload
+
+import torch
+
+from qwen3tts.backends.registry import Runtime, choose, open_runtime
+from qwen3tts.checkpoint import open_checkpoint
+from qwen3tts.errors import OptionError, Qwen3TTSError, TextError, VoiceError
+from qwen3tts.model.config import ModelConfig
+from qwen3tts.options import DEFAULT_LOOKAHEAD, GenerateOptions, RuntimeOptions
+from qwen3tts.runtime.engine import Engine, RowSpec
+from qwen3tts.runtime.generation import Progress
+from qwen3tts.runtime.speech import Speech
+from qwen3tts.text.tokenizer import ChatTemplate, TextTokenizer, clean_text
+from qwen3tts.voice.resolve import resolve, supported_languages, supported_speakers
+from qwen3tts.voice.voice import Voice
+
+DEFAULT_MODEL = "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
+DTYPES = {
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+}
+MAX_TEXTS = 10_000
+
+VoiceLike = str | Voice | None
+"""a preset's name or a Voice; None for voice design"""
+
+
+def parse_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    """float32, bfloat16 or float16 by name or torch dtype; None: bfloat16 on a GPU, float32 on the CPU."""
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    found = DTYPES.get(dtype.lower()) if isinstance(dtype, str) else dtype
+    if found not in DTYPES.values():
+        raise OptionError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)} or the torch dtype.")
+    return found
+
+
+def load(
+    model: str | os.PathLike[str] = DEFAULT_MODEL,
+    *,
+    backend: str = "auto",
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    runtime: RuntimeOptions | None = None,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    offline: bool = False,
+) -> "TTS":
+    """Loads a model: a checkpoint folder, or a hub id, which is downloaded first.
+
+    backend: "auto" (the best present), "torch" (plain torch on any device), "cpu", "cuda" or "hip". dtype: of the
+    transformers; the codec always computes in float32. revision, cache_dir, offline: for hub ids.
+    Raises BackendError, CheckpointError (with its kinds) or OptionError.
+    """
+    started = time.perf_counter()
+    name, where = choose(backend, device)
+    kind = parse_dtype(dtype, where)
+    checkpoint = open_checkpoint(model, revision=revision, cache_dir=cache_dir, offline=offline)
+    template = ChatTemplate.from_config(checkpoint.config, TextTokenizer.from_folder(checkpoint.path))
+    options = runtime if runtime is not None else RuntimeOptions()
+    opened = open_runtime(name, checkpoint=checkpoint, device=where, dtype=kind, options=options)
+    return TTS(
+        opened, template, checkpoint.generation_config, backend=name, load_seconds=time.perf_counter() - started
+    )
+
+
+class TTS:
+    """A loaded model. Safe to call from several threads (calls queue); a context manager that frees it at the end."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        template: ChatTemplate,
+        generation_config: dict[str, Any],
+        *,
+        backend: str,
+        load_seconds: float,
+    ) -> None:
+        self._runtime: Runtime | None = runtime
+        self._engine = Engine(runtime, template, generation_config.get("max_new_tokens"))
+        self._lock = threading.RLock()
+        self.config: ModelConfig = runtime.config
+        self.generation_config = dict(generation_config)
+        self.backend_name, self.load_seconds = backend, load_seconds
+        self.device, self.dtype = runtime.device, runtime.dtype
+
+    # ------------------------------------------------------------ what it can do
+
+    @property
+    def voices(self) -> list[str]:
+        """Preset voices; empty for base and voice design models."""
+        return supported_speakers(self.config)
+
+    @property
+    def languages(self) -> list[str]:
+        """Languages, "auto" among them."""
+        return supported_languages(self.config)
+
+    @property
+    def sample_rate(self) -> int:
+        """Of the speech, in Hz."""
+        return self.config.codec.sample_rate
+
+    # ------------------------------------------------------------ speaking
+
+    @overload
+    def generate(
+        self,
+        text: str,
+        voice: VoiceLike | Sequence[VoiceLike] = None,
+        language: str | None | Sequence[str | None] = "auto",
+        instruct: str | None | Sequence[str | None] = None,
+        options: GenerateOptions | None | Sequence[GenerateOptions | None] = None,
+        *,
+        decode: bool = True,
+        progress: Progress | None = None,
+    ) -> Speech: ...
+
+    @overload
+    def generate(
+        self,
+        text: Sequence[str],
+        voice: VoiceLike | Sequence[VoiceLike] = None,
+        language: str | None | Sequence[str | None] = "auto",
+        instruct: str | None | Sequence[str | None] = None,
+        options: GenerateOptions | None | Sequence[GenerateOptions | None] = None,
+        *,
+        decode: bool = True,
+        progress: Progress | None = None,
+    ) -> list[Speech]: ...
+
+    def generate(
+        self,
+        text: str | Sequence[str],
+        voice: VoiceLike | Sequence[VoiceLike] = None,
+        language: str | None | Sequence[str | None] = "auto",
+        instruct: str | None | Sequence[str | None] = None,
+        options: GenerateOptions | None | Sequence[GenerateOptions | None] = None,
+        *,
+        decode: bool = True,
+        progress: Progress | None = None,
+    ) -> Speech | list[Speech]:
+        """Speaks one text, or a list of texts side by side; a row's result does not depend on its neighbours.
+
+        voice: a preset's name or a Voice; language: a name or "auto"; instruct: how to speak (voice design, 1.7B custom
+        voice); options: GenerateOptions. Each is one value for all or a list with one per text. decode=False leaves the
+        samples out. progress is called between frames with a ProgressEvent.
+
+        Raises TextError, VoiceError, OptionError, CapacityError or NumericsError; nothing is half done then.
+        """
+        single = isinstance(text, str)
+        texts = [text] if isinstance(text, str) else _texts(text)
+        count = None if single else len(texts)
+        columns = zip(
+            texts,
+            _spread("voice", voice, count, len(texts)),
+            _spread("language", language, count, len(texts)),
+            _spread("instruct", instruct, count, len(texts)),
+            _spread("options", options, count, len(texts)),
+            strict=True,
+        )
+        specs = [self._spec(*row, batch=len(texts)) for row in columns]
+        with self._lock:
+            speeches = self.engine.speak(specs, decode=decode, progress=progress)
+        return speeches[0] if single else speeches
+
+    def _spec(
+        self,
+        text: str,
+        voice: VoiceLike,
+        language: str | None,
+        instruct: str | None,
+        options: GenerateOptions | None,
+        *,
+        batch: int,
+    ) -> RowSpec:
+        if options is not None and not isinstance(options, GenerateOptions):
+            raise OptionError(f"options is a {type(options).__name__}; expected GenerateOptions(...).")
+        merged = (options or GenerateOptions()).over(self.generation_config)
+        resolved = resolve(self.config, voice=voice, language=language, instruct=instruct)
+        mode = merged.text_mode or ("streamed" if self.config.model_type == "base" else "whole")
+        if merged.text_lookahead_tokens is not None and mode == "whole":
+            raise OptionError(
+                "text_lookahead_tokens needs text_mode='streamed': the whole text is the default for this model."
+            )
+        seed = merged.seed if merged.seed is not None else secrets.randbits(64)
+        generator = None
+        if merged.rng == "torch":
+            if batch > 1:
+                raise OptionError(
+                    "rng='torch' draws in the official package's order, which a batch would change: give one text at "
+                    "a time, or use rng='philox'."
+                )
+            generator = torch.Generator(self.device).manual_seed(seed)
+        return RowSpec(
+            clean_text(text), resolved, merged, seed, mode, merged.text_lookahead_tokens or DEFAULT_LOOKAHEAD, generator
+        )
+
+    # ------------------------------------------------------------ life
+
+    @property
+    def engine(self) -> Engine:
+        """What speaks; raises Qwen3TTSError after close()."""
+        if self._runtime is None:
+            raise Qwen3TTSError("This model was closed; load it again.")
+        return self._engine
+
+    def warmup(self) -> None:
+        """Runs every part once, so that the first request is not slower than the others."""
+        voice: VoiceLike = None
+        if self.config.model_type == "custom_voice":
+            voice = self.voices[0]
+        elif self.config.model_type == "base":
+            voice = Voice.from_x_vector([0.0] * self.config.talker.transformer.hidden_size, name="warm-up")
+        self.generate("Hello.", voice=voice, options=GenerateOptions(max_frames=2))
+
+    def close(self) -> None:
+        """Frees the model, after calls in other threads have ended. May be called again."""
+        with self._lock:
+            if self._runtime is not None:
+                self._runtime.close()
+                self._runtime = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._runtime is None else f"{self.backend_name} on {self.device}, {self.dtype}"
+        return f"TTS({self.config.model_type}, {self.config.model_size}, {state})"
+
+
+def _texts(texts: object) -> list[str]:
+    if not isinstance(texts, Sequence) or isinstance(texts, bytes | bytearray):
+        raise TextError(f"text is a {type(texts).__name__}; expected a string or a list of strings.")
+    if not 1 <= len(texts) <= MAX_TEXTS:
+        raise TextError(f"text is a list of {len(texts)}; expected 1 to {MAX_TEXTS} strings.")
+    return list(texts)
+
+
+def _spread(name: str, value: object, count: int | None, rows: int) -> list[Any]:
+    """One value per text."""
+    if not isinstance(value, list | tuple):
+        return [value] * rows
+    if count is None:
+        raise (VoiceError if name in ("voice", "language", "instruct") else OptionError)(
+            f"{name} is a list, but text is a single string; give a list of texts or one {name}."
+        )
+    if len(value) != count:
+        raise OptionError(f"{name} has {len(value)} entries for {count} texts; give one for all or one per text.")
+    return list(value)
+
+
+def generate(
+    text: str,
+    *,
+    model: str | os.PathLike[str] = DEFAULT_MODEL,
+    voice: VoiceLike = None,
+    language: str = "auto",
+    instruct: str | None = None,
+    options: GenerateOptions | None = None,
+    **load_arguments: Any,
+) -> Speech:
+    """Loads a model, speaks one text, frees the model: qwen3tts.generate("Hello.", voice="ryan").save("hello.wav").
+
+    Keep a TTS from load() to speak more than once. Other arguments are those of load()."""
+    with load(model, **load_arguments) as tts:
+        return tts.generate(text, voice=voice, language=language, instruct=instruct, options=options)

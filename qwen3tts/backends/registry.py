@@ -1,0 +1,105 @@
+"""Backends by name. `auto` takes the best one that is present; a named one that is missing says why."""
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from qwen3tts.errors import BackendError, nearest
+from qwen3tts.model.config import ModelConfig
+from qwen3tts.model.talker import Talker
+from qwen3tts.runtime.protocols import CodecDecoder, FrameDecoder
+
+NATIVE = ("cuda", "hip")
+NAMES = ("auto", "torch", "cpu", *NATIVE)
+
+
+@dataclass(frozen=True)
+class BackendStatus:
+    """One line of `qwen3tts doctor`."""
+
+    name: str
+    available: bool
+    reason: str
+    """why it is not available, or what it would run on"""
+    device: str
+    """torch device it would use, "" when not available"""
+
+
+class Runtime(Protocol):
+    """A loaded model on one backend: the parts that speak."""
+
+    config: ModelConfig
+    device: torch.device
+    dtype: torch.dtype
+    talker: Talker
+    """the plain model, whose tables embed prompts"""
+    frames: FrameDecoder
+    codec: CodecDecoder
+    max_positions: int
+
+    def close(self) -> None:
+        """Frees the weights."""
+        ...
+
+
+def _native_status(name: str) -> BackendStatus:
+    if importlib.util.find_spec(f"qwen3tts._{name}") is None:
+        reason = f"this installation has no {name.upper()} kernels (the module qwen3tts._{name} is not built)"
+        return BackendStatus(name, False, reason, "")
+    return BackendStatus(name, False, f"qwen3tts._{name} is there, but this version cannot drive it", "")
+
+
+def best_device() -> torch.device:
+    """The fastest device that torch itself can use."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    mps: Any = getattr(torch.backends, "mps", None)
+    if mps is not None and mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def probe() -> list[BackendStatus]:
+    """Every backend: whether it can be used here, and why not."""
+    device = best_device()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return [
+        *(_native_status(native) for native in NATIVE),
+        BackendStatus("torch", True, f"plain torch {torch.__version__} on {name}", str(device)),
+        BackendStatus("cpu", True, f"plain torch {torch.__version__} on the CPU", "cpu"),
+    ]
+
+
+def choose(backend: str, device: str | torch.device | None) -> tuple[str, torch.device]:
+    """(backend name, device) for load(); raises BackendError if it is not there."""
+    if backend not in NAMES:
+        raise BackendError(f"There is no backend {backend!r}.{nearest(backend, NAMES)} There are: {', '.join(NAMES)}.")
+    if backend in NATIVE:
+        status = _native_status(backend)
+        raise BackendError(f"The backend {backend!r} cannot be used: {status.reason}. backend='torch' runs anywhere.")
+    if backend == "cpu":
+        if device is not None and torch.device(device).type != "cpu":
+            raise BackendError(f"backend='cpu' runs on the CPU, not on {device}; use backend='torch' for that device.")
+        return "torch", torch.device("cpu")
+    return "torch", best_device() if device is None else _checked_device(device)
+
+
+def _checked_device(device: str | torch.device) -> torch.device:
+    try:
+        wanted = torch.device(device)
+        if wanted.type == "cuda" and wanted.index is None and torch.cuda.is_available():
+            wanted = torch.device("cuda", torch.cuda.current_device())
+        torch.empty(1, device=wanted)
+    except (RuntimeError, AssertionError, ValueError, TypeError) as error:
+        first = str(error).splitlines()[0]
+        raise BackendError(f"The device {str(device)!r} cannot be used: {first}. `qwen3tts doctor` lists devices.") from error
+    return wanted
+
+
+def open_runtime(name: str, **arguments: Any) -> Runtime:
+    """Loads the backend's module and builds its runtime; see backends.torch.load_runtime for the arguments."""
+    runtime: Runtime = importlib.import_module(f"qwen3tts.backends.{name}").load_runtime(**arguments)
+    return runtime

@@ -1,0 +1,40 @@
+"""CodecDecoder in plain torch: one stream after another, fp32."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qwen3tts.model.causal import StreamState
+from qwen3tts.model.codec_decoder import CodecDecoder
+from qwen3tts.model.numerics import exact_arithmetic
+
+
+class TorchCodecDecoder:
+    """See runtime.protocols.CodecDecoder."""
+
+    def __init__(self, model: CodecDecoder, device: torch.device) -> None:
+        self.model, self.device = model, device
+
+    def open(self) -> StreamState:
+        """See CodecDecoder."""
+        return StreamState()
+
+    def decode(self, states: Sequence[StreamState], codes: Sequence[Tensor]) -> list[Tensor]:
+        """See CodecDecoder."""
+        with exact_arithmetic(self.device):
+            return [
+                self.model(new.to(self.device), state).cpu() if len(new) else torch.zeros(0)
+                for state, new in zip(states, codes, strict=True)
+            ]
+
+    def decode_official(self, codes: Tensor) -> Tensor:
+        """See CodecDecoder."""
+        with exact_arithmetic(self.device):
+            pieces = [piece.cpu() for piece in self.model.decode_official(codes.to(self.device))]
+        return torch.cat(pieces) if pieces else torch.zeros(0)
+
+    def close(self, state: StreamState) -> None:
+        """See CodecDecoder."""
+        state.tails.clear()
+        state.window.clear()

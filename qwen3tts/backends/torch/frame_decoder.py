@@ -1,0 +1,204 @@
+"""FrameDecoder in plain torch. The products of a step are shared by all rows; attention and sampling are each row's own."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qwen3tts.errors import CapacityError, NumericsError
+from qwen3tts.model.kv_cache import EqualRows, RowCache, kv_bytes_per_position
+from qwen3tts.model.numerics import exact_arithmetic
+from qwen3tts.model.philox import random_words
+from qwen3tts.model.sampling import (
+    SamplingParams,
+    pick_greedy,
+    pick_philox,
+    pick_torch,
+    process_talker_logits,
+    suppressed_tokens,
+)
+from qwen3tts.model.talker import Talker
+from qwen3tts.runtime.protocols import FinishReason, FrameBatch, RowRequest, Slot
+
+WORD_BLOCK = 64
+MIN_TOKENS = 2
+"""the official package never ends before two tokens"""
+
+
+class _Row:
+    """One request while it runs: everything that changes belongs to it."""
+
+    def __init__(self, request: RowRequest, talker: Talker, capacity: int) -> None:
+        config, device = talker.config, talker.device
+        self.request, self.device, self.groups = request, device, config.num_code_groups
+        self.cache = RowCache(config.transformer, capacity, device, talker.dtype)
+        self.seen = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
+        self.hidden = torch.empty(config.transformer.hidden_size, device=device, dtype=talker.dtype)
+        self.token = torch.zeros((), dtype=torch.int64, device=device)
+        self.frames = 0
+        self.finished: FinishReason | None = None
+        self.first_word = -WORD_BLOCK
+        self.words = torch.empty(0, dtype=torch.int64)
+
+    def word(self, codebook: int) -> Tensor:
+        """The random word of (this frame, codebook)."""
+        if self.frames >= self.first_word + WORD_BLOCK:
+            self.first_word = self.frames
+            table = random_words(self.request.seed, self.frames, WORD_BLOCK, self.groups, self.request.part)
+            self.words = torch.from_numpy(table).to(self.device)
+        return self.words[self.frames - self.first_word, codebook]
+
+    def pick(self, logits: Tensor, params: SamplingParams, codebook: int) -> Tensor:
+        """Draws one code from processed fp32 logits [V]."""
+        if not params.do_sample:
+            return pick_greedy(logits)
+        if self.request.generator is not None:
+            return pick_torch(logits, params, self.request.generator)
+        return pick_philox(logits, params, self.word(codebook))
+
+
+class TorchFrameDecoder:
+    """See runtime.protocols.FrameDecoder. Not thread-safe: one caller at a time."""
+
+    def __init__(
+        self, talker: Talker, text_padding: Tensor, *, slots: int, max_positions: int, kv_bytes: int | None
+    ) -> None:
+        """text_padding [hidden]: the text row of frames past the end of the text."""
+        self.talker, self.slots, self.max_positions, self.kv_bytes = talker, slots, max_positions, kv_bytes
+        config = talker.config
+        self._pad = text_padding
+        self._suppressed = suppressed_tokens(config.vocab_size, config.codec_eos_id, talker.device)
+        self._rows: dict[Slot, _Row] = {}
+        self._next_slot = 0
+        self._predictor_cache: EqualRows | None = None
+
+    def free_slots(self) -> int:
+        """See FrameDecoder."""
+        return self.slots - len(self._rows)
+
+    # ------------------------------------------------------------ admission
+
+    def _check_capacity(self, rows: Sequence[RowRequest]) -> None:
+        if len(rows) > self.free_slots():
+            raise CapacityError(f"{len(rows)} rows do not fit: {self.free_slots()} of {self.slots} slots are free.")
+        for row in rows:
+            need = positions_needed(row)
+            if need > self.max_positions:
+                raise CapacityError(
+                    f"A text needs {need} positions ({row.prefill.shape[0]} for its prompt, {row.max_frames} for its "
+                    f"frames), but {self.max_positions} are available. Shorten the text or max_frames."
+                )
+        if self.kv_bytes is not None:
+            each = kv_bytes_per_position(self.talker.config.transformer, self.talker.dtype)
+            used = sum(row.cache.capacity for row in self._rows.values())
+            need = used + sum(positions_needed(row) for row in rows)
+            if need * each > self.kv_bytes:
+                raise CapacityError(
+                    f"Keys and values would take {need * each:,} bytes, more than kv_bytes={self.kv_bytes:,}. "
+                    "Shorten the text or max_frames, or raise RuntimeOptions.kv_bytes."
+                )
+
+    def admit(self, rows: Sequence[RowRequest]) -> list[Slot]:
+        """See FrameDecoder."""
+        self._check_capacity(rows)
+        admitted: list[tuple[Slot, _Row]] = []
+        with exact_arithmetic(self.talker.device):
+            for request in rows:
+                row = _Row(request, self.talker, positions_needed(request))
+                hidden = self.talker(request.prefill, [row.cache], [request.prefill.shape[0]])[-1:]
+                self._draw_tokens([row], hidden)
+                admitted.append((Slot(self._next_slot + len(admitted)), row))
+        self._next_slot += len(admitted)
+        self._rows.update(admitted)
+        return [slot for slot, _ in admitted]
+
+    def release(self, slot: Slot) -> None:
+        """See FrameDecoder."""
+        del self._rows[slot]
+
+    # ------------------------------------------------------------ frames
+
+    def advance(self, frames: int) -> FrameBatch:
+        """See FrameDecoder."""
+        active = {slot: row for slot, row in self._rows.items() if row.finished is None}
+        made: dict[Slot, list[Tensor]] = {slot: [] for slot in active}
+        with exact_arithmetic(self.talker.device):
+            for _ in range(frames):
+                running = [(slot, row) for slot, row in active.items() if row.finished is None]
+                if not running:
+                    break
+                codes = self._frame([row for _, row in running])
+                for (slot, _), row_codes in zip(running, codes, strict=True):
+                    made[slot].append(row_codes)
+        groups = self.talker.config.num_code_groups
+        longest = max((len(rows) for rows in made.values()), default=0)
+        out = torch.zeros(len(active), longest, groups, dtype=torch.int64)
+        for i, rows in enumerate(made.values()):
+            if rows:
+                out[i, : len(rows)] = torch.stack(rows)
+        return FrameBatch(
+            tuple(active),
+            out,
+            tuple(len(rows) for rows in made.values()),
+            tuple(row.finished for row in active.values()),
+        )
+
+    def _frame(self, rows: Sequence[_Row]) -> Tensor:
+        """One frame of each row: codes int64 [rows, 16] on the host. Draws the token of the frame after it, too."""
+        talker = self.talker
+        hidden = torch.stack([row.hidden for row in rows])
+        tokens = torch.stack([row.token for row in rows])
+
+        probes: list[Tensor] = []
+
+        def pick(codebook: int, logits: Tensor) -> Tensor:
+            probes.append(logits.sum())
+            picked = [row.pick(logits[i], row.request.predictor, codebook) for i, row in enumerate(rows)]
+            return torch.stack(picked)
+
+        codes, embedded = talker.code_predictor(hidden, talker.embed_codec(tokens), pick, self._cache_for(len(rows)))
+        x = embedded + torch.stack([self._text_row(row) for row in rows])
+        hidden = talker(x, [row.cache for row in rows], [1] * len(rows))
+        for row in rows:
+            row.frames += 1
+        self._draw_tokens(rows, hidden, probes)
+        return torch.cat((tokens[:, None], codes), 1).cpu()
+
+    def _text_row(self, row: _Row) -> Tensor:
+        trailing = row.request.trailing
+        return trailing[row.frames] if row.frames < trailing.shape[0] else self._pad
+
+    def _cache_for(self, rows: int) -> EqualRows:
+        if self._predictor_cache is None or self._predictor_cache.rows != rows:
+            self._predictor_cache = self.talker.code_predictor.new_cache(rows)
+        return self._predictor_cache
+
+    def _draw_tokens(self, rows: Sequence[_Row], hidden: Tensor, probes: Sequence[Tensor] = ()) -> None:
+        """Draws code 0 of each row's next frame from hidden [rows, hidden] and sees whether the row ends there.
+
+        probes: scalars that are finite if the frame before was computed in range."""
+        config = self.talker.config
+        logits = self.talker.logits(hidden)
+        if not torch.isfinite(torch.stack([logits.sum(), *probes])).all():
+            raise NumericsError(
+                "The model's logits are not finite. The weights may be damaged, or values overflow in "
+                f"{self.talker.dtype}; try dtype='float32'."
+            )
+        for i, row in enumerate(rows):
+            request = row.request
+            too_early = config.codec_eos_id if row.frames < MIN_TOKENS else None
+            scores = process_talker_logits(
+                logits[i], row.seen, request.repetition_penalty, self._suppressed, too_early
+            )
+            row.hidden, row.token = hidden[i], row.pick(scores, request.talker, 0)
+            row.seen[row.token] = True
+        for row, token in zip(rows, torch.stack([row.token for row in rows]).tolist(), strict=True):
+            if token == config.codec_eos_id:
+                row.finished = "eos"
+            elif row.frames >= row.request.max_frames:
+                row.finished = "length"
+
+
+def positions_needed(row: RowRequest) -> int:
+    """Positions a row takes in its whole life: its prompt and one per frame."""
+    return row.prefill.shape[0] + row.max_frames

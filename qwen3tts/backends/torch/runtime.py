@@ -1,0 +1,68 @@
+"""Loads a checkpoint into the plain torch model."""
+
+import torch
+
+from qwen3tts.backends.torch.codec import TorchCodecDecoder
+from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder
+from qwen3tts.checkpoint import Checkpoint, load_module
+from qwen3tts.errors import OptionError
+from qwen3tts.model.codec_decoder import CodecDecoder
+from qwen3tts.model.config import ModelConfig
+from qwen3tts.model.numerics import exact_arithmetic
+from qwen3tts.model.talker import Talker
+from qwen3tts.options import RuntimeOptions
+
+
+def stored_dtype(key: str, stored: torch.dtype, dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which a tensor is kept when the model computes in `dtype`.
+
+    Heads stay in fp32 (see model.layers.Head). Tables that are only looked up stay as narrow as the file has them:
+    widening a row when it is read gives the same number for half the memory."""
+    if "codec_head" in key or "lm_head" in key:
+        return torch.float32
+    if "_embedding" in key and dtype == torch.float32 and stored in (torch.bfloat16, torch.float16):
+        return stored
+    return dtype
+
+
+class TorchRuntime:
+    """See backends.registry.Runtime."""
+
+    def __init__(
+        self, config: ModelConfig, talker: Talker, codec: CodecDecoder, options: RuntimeOptions, max_positions: int
+    ) -> None:
+        self.config, self.device, self.dtype, self.talker = config, talker.device, talker.dtype, talker
+        self.max_positions = max_positions
+        with exact_arithmetic(self.device):
+            talker.prepare(max_positions)
+            codec.prepare()
+            padding = talker.embed_text(torch.tensor([config.tts_pad_id], device=self.device))[0]
+        self.frames = TorchFrameDecoder(
+            talker, padding, slots=options.max_streams, max_positions=max_positions, kv_bytes=options.kv_bytes
+        )
+        self.codec = TorchCodecDecoder(codec, self.device)
+
+    def close(self) -> None:
+        """Drops the weights, whoever else still holds the runtime."""
+        for module in (self.talker, self.codec.model):
+            module.to("meta")
+
+
+def load_runtime(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, options: RuntimeOptions
+) -> TorchRuntime:
+    """Reads the weights: the talker in `dtype`, the codec in fp32, heads in fp32. Raises CheckpointError, OptionError."""
+    config = checkpoint.config
+    context = config.talker.transformer.max_positions
+    if options.max_positions is not None and options.max_positions > context:
+        raise OptionError(f"max_positions is {options.max_positions}, but the model was made for {context}.")
+    with torch.device("meta"):
+        talker = Talker(config.talker)
+        codec = CodecDecoder(config.codec.decoder, config.codec.samples_per_frame)
+    with checkpoint.model_weights() as weights:
+        load_module(
+            talker, weights, prefix="talker.", device=device, dtype_of=lambda key, stored: stored_dtype(key, stored, dtype)
+        )
+    with checkpoint.codec_weights() as weights:
+        load_module(codec, weights, prefix="decoder.", device=device, dtype_of=lambda key, stored: torch.float32)
+    return TorchRuntime(config, talker.eval(), codec.eval(), options, options.max_positions or context)

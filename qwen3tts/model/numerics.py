@@ -1,0 +1,74 @@
+"""The arithmetic the model is defined in: no TF32, no reduced-precision sums, no autocast, no gradients.
+
+torch keeps these switches per process. `exact_arithmetic` sets them for the length of a `with` block and gives back what
+it found, so that an application's own settings survive.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+_lock = threading.Lock()
+_depth = 0
+_saved: list[Callable[[], None]] = []
+
+
+def _switches() -> list[tuple[Any, str, object]]:
+    """(owner, attribute, exact value) of every switch this torch has."""
+    backends: Any = torch.backends
+    found: list[tuple[Any, str, object]] = []
+    if hasattr(backends.cuda.matmul, "fp32_precision"):
+        owners = [backends.cuda.matmul, getattr(backends.cudnn, "conv", None), getattr(backends.cudnn, "rnn", None)]
+        mkldnn = getattr(backends, "mkldnn", None)
+        owners += [getattr(mkldnn, "matmul", None), getattr(mkldnn, "conv", None)]
+        found += [(o, "fp32_precision", "ieee") for o in owners if o is not None and hasattr(o, "fp32_precision")]
+    else:
+        found += [(backends.cuda.matmul, "allow_tf32", False), (backends.cudnn, "allow_tf32", False)]
+    for name in ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction"):
+        found.append((backends.cuda.matmul, name, False))
+    return found
+
+
+def _enter() -> None:
+    global _depth
+    with _lock:
+        if _depth == 0:
+            try:
+                for owner, name, value in _switches():
+                    old = getattr(owner, name)
+                    if old != value:
+                        setattr(owner, name, value)
+                        _saved.append(lambda owner=owner, name=name, old=old: setattr(owner, name, old))
+            except BaseException:
+                _restore()
+                raise
+        _depth += 1
+
+
+def _restore() -> None:
+    while _saved:
+        _saved.pop()()
+
+
+def _leave() -> None:
+    global _depth
+    with _lock:
+        _depth -= 1
+        if _depth == 0:
+            _restore()
+
+
+@contextlib.contextmanager
+def exact_arithmetic(device: torch.device) -> Iterator[None]:
+    """Runs its block in IEEE fp32 (and fp32-accumulated bf16/fp16) products and convolutions, without autograd.
+
+    Threads may overlap: the first one in sets the switches, the last one out restores them."""
+    _enter()
+    try:
+        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        _leave()

@@ -1,0 +1,96 @@
+"""The talker: text and codes in, one hidden state and the logits of codebook 0 per frame out (reference: section 5)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from qwen3tts.model.code_predictor import CodePredictor
+from qwen3tts.model.config import TalkerConfig
+from qwen3tts.model.kv_cache import PackedRows, RowCache
+from qwen3tts.model.layers import DecoderBlock, Head, RMSNorm, RotaryTable, run_blocks
+
+
+class TextProjection(nn.Module):
+    """fc2(silu(fc1(x))), both with bias: text embeddings to the talker's width."""
+
+    def __init__(self, text_hidden: int, hidden: int) -> None:
+        super().__init__()
+        self.linear_fc1 = nn.Linear(text_hidden, text_hidden)
+        self.linear_fc2 = nn.Linear(text_hidden, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
+        return out
+
+
+class TalkerStack(nn.Module):
+    """Blocks, final norm and the two embedding tables; named as in the checkpoint (`talker.model.*`)."""
+
+    def __init__(self, config: TalkerConfig) -> None:
+        super().__init__()
+        t = config.transformer
+        self.layers = nn.ModuleList(DecoderBlock(t, i) for i in range(t.num_layers))
+        self.norm = RMSNorm(t.hidden_size, t.rms_norm_eps)
+        self.codec_embedding = nn.Embedding(config.vocab_size, t.hidden_size)
+        self.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
+
+
+class Talker(nn.Module):
+    """Keys are those of the checkpoint without the prefix `talker.`. Call `prepare` once after loading."""
+
+    rotary: RotaryTable
+
+    def __init__(self, config: TalkerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = TalkerStack(config)
+        self.text_projection = TextProjection(config.text_hidden_size, config.transformer.hidden_size)
+        self.codec_head = Head(config.transformer.hidden_size, config.vocab_size)
+        self.code_predictor = CodePredictor(config)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of activations and products; tables and heads may be stored in another one."""
+        return self.model.norm.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.norm.weight.device
+
+    def prepare(self, max_positions: int) -> None:
+        """Fixes what depends on weights and limits alone: the rotary tables for `max_positions` positions."""
+        self.rotary = RotaryTable(self.config.transformer, max_positions, self.device, self.dtype)
+        self.code_predictor.prepare()
+
+    # ------------------------------------------------------------ embeddings
+
+    def embed_text(self, ids: Tensor) -> Tensor:
+        """T(ids): int64 [N] -> [N, hidden]."""
+        out: Tensor = self.text_projection(self.model.text_embedding(ids).to(self.dtype))
+        return out
+
+    def embed_codec(self, ids: Tensor) -> Tensor:
+        """E(ids): int64 [N] -> [N, hidden]."""
+        return self.model.codec_embedding(ids).to(self.dtype)
+
+    def embed_frame(self, codes: Tensor) -> Tensor:
+        """Sum of the 16 code embeddings of a frame: int64 [B, 16] -> [B, hidden], one rounding."""
+        parts = [self.embed_codec(codes[:, 0]), *self.code_predictor.embed_codes(codes[:, 1:])]
+        return torch.stack(parts, 1).sum(1)
+
+    # ------------------------------------------------------------ steps
+
+    def forward(self, x: Tensor, rows: Sequence[RowCache], counts: Sequence[int]) -> Tensor:
+        """New positions of some rows, packed: [sum(counts), hidden] -> hidden states after the final norm."""
+        cache = PackedRows(rows, counts)
+        hidden = run_blocks(self.model.layers, self.model.norm, x, self.rotary, cache)
+        cache.commit()
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """codec_head: [B, hidden] -> fp32 [B, vocabulary]."""
+        out: Tensor = self.codec_head(hidden)
+        return out

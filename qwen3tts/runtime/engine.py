@@ -1,0 +1,173 @@
+"""Texts in, speech out, on a loaded runtime: prompts, codes, samples. Knows neither files nor defaults; api.py does."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qwen3tts.backends.registry import Runtime
+from qwen3tts.errors import TextError
+from qwen3tts.model.numerics import exact_arithmetic
+from qwen3tts.model.sampling import SamplingParams
+from qwen3tts.options import GenerateOptions
+from qwen3tts.runtime.generation import Progress, ProgressEvent, RowResult, generate_codes
+from qwen3tts.runtime.length import default_max_frames
+from qwen3tts.runtime.protocols import RowRequest
+from qwen3tts.runtime.speech import Speech, Timings
+from qwen3tts.text.prompt import NO_CODEC, SPEAKER_ROW, Prompt, TextMode, build_prompt
+from qwen3tts.text.tokenizer import ChatTemplate
+from qwen3tts.voice.resolve import ResolvedVoice
+
+DECODE_STEP = 96
+"""frames between two reports of progress while decoding"""
+
+
+@dataclass(frozen=True)
+class RowSpec:
+    """One text with everything decided."""
+
+    text: str
+    voice: ResolvedVoice
+    options: GenerateOptions
+    seed: int
+    text_mode: TextMode
+    lookahead: int
+    generator: torch.Generator | None = None
+    """draw as the official package does, from this; None: counter-based draws from seed"""
+
+
+class Engine:
+    """Speaks on one runtime. One call at a time."""
+
+    def __init__(self, runtime: Runtime, template: ChatTemplate, max_new_tokens: int | None) -> None:
+        """max_new_tokens: the checkpoint's limit, None without a generation_config.json."""
+        self.runtime, self.template, self.max_new_tokens = runtime, template, max_new_tokens
+
+    # ------------------------------------------------------------ prompts
+
+    def prompt(self, spec: RowSpec) -> Prompt:
+        """The prompt of one text, in ids."""
+        voice = spec.voice
+        return build_prompt(
+            self.runtime.config,
+            self.template,
+            text=spec.text,
+            instruct=voice.instruct,
+            language_id=voice.language_id,
+            speaker_id=voice.speaker_id,
+            x_vector=voice.x_vector is not None,
+            text_mode=spec.text_mode,
+            lookahead=spec.lookahead,
+        )
+
+    def embed(self, prompt: Prompt, x_vector: NDArray[np.float32] | None) -> tuple[Tensor, Tensor]:
+        """Prefill rows [T, hidden] and trailing text rows [S, hidden]. Each different token is projected once."""
+        talker, length = self.runtime.talker, len(prompt)
+        ids = torch.tensor(prompt.text_ids + prompt.trailing_ids)
+        unique, place = torch.unique(ids, return_inverse=True)
+        text = talker.embed_text(unique.to(talker.device))[place.to(talker.device)]
+        prefill, codec = text[:length], torch.tensor(prompt.codec_ids)
+        coded = torch.nonzero(codec > NO_CODEC)[:, 0]
+        prefill[coded.to(talker.device)] += talker.embed_codec(codec[coded].to(talker.device))
+        if x_vector is not None:
+            vector = torch.tensor(x_vector).to(talker.device, talker.dtype)
+            prefill[prompt.codec_ids.index(SPEAKER_ROW)] += vector
+        return prefill, text[length:]
+
+    def request(self, spec: RowSpec) -> RowRequest:
+        """Tokenizes, assembles and embeds one text. Raises TextError if it does not fit the context."""
+        prompt, options = self.prompt(spec), spec.options
+        room = self.runtime.max_positions - len(prompt)
+        if room < 1:
+            raise TextError(
+                f"The text has {prompt.text_tokens} tokens and its prompt {len(prompt)} positions, but the context "
+                f"has {self.runtime.max_positions}. Split the text."
+            )
+        max_frames = options.max_frames
+        if max_frames is None:
+            max_frames = min(default_max_frames(prompt.text_tokens, self.max_new_tokens), room)
+        elif max_frames > room:
+            raise TextError(
+                f"max_frames={max_frames} does not fit: the prompt takes {len(prompt)} of "
+                f"{self.runtime.max_positions} positions, which leaves {room} frames."
+            )
+        with exact_arithmetic(self.runtime.device):
+            prefill, trailing = self.embed(prompt, spec.voice.x_vector)
+        return RowRequest(
+            prefill=prefill,
+            trailing=trailing,
+            talker=SamplingParams(options.do_sample, options.temperature, options.top_k, options.top_p),
+            predictor=SamplingParams(
+                options.subtalker_dosample,
+                options.subtalker_temperature,
+                options.subtalker_top_k,
+                options.subtalker_top_p,
+            ),
+            repetition_penalty=options.repetition_penalty,
+            seed=spec.seed,
+            part=0,
+            max_frames=max_frames,
+            generator=spec.generator,
+        )
+
+    # ------------------------------------------------------------ speech
+
+    def speak(self, specs: Sequence[RowSpec], *, decode: bool = True, progress: Progress | None = None) -> list[Speech]:
+        """One Speech per text, in order. Texts beyond the backend's slots wait for a place."""
+        clock = time.perf_counter
+        started = clock()
+        requests = [self.request(spec) for spec in specs]
+        prompt_seconds = clock() - started
+        prefills: list[float] = []
+        results = generate_codes(
+            self.runtime.frames,
+            requests,
+            frames_per_step=1,
+            on_prefill=prefills.append,
+            clock=clock,
+            progress=progress,
+        )
+        generated = clock() - started
+        groups = self.runtime.config.talker.num_code_groups
+        codes = [result.codes(groups) for result in results]
+        total, done = sum(map(len, codes)), 0
+        speeches = []
+        for spec, result, row in zip(specs, results, codes, strict=True):
+            before = clock()
+            samples = np.zeros(0, np.float32)
+            if decode:
+                samples = self.decode(row, spec.options.codec_chunking == "official", done, total, progress)
+            done += len(row)
+            timings = Timings(prompt_seconds, sum(prefills), generated, clock() - before if decode else 0.0)
+            speeches.append(self._speech(spec, result, row, samples, timings))
+        return speeches
+
+    def _speech(
+        self, spec: RowSpec, result: RowResult, codes: NDArray[np.int16], samples: NDArray[np.float32], timings: Timings
+    ) -> Speech:
+        codec = self.runtime.config.codec
+        return Speech(
+            samples, codec.sample_rate, codes, result.finish_reason, spec.seed, timings, codec.samples_per_frame
+        )
+
+    def decode(
+        self, codes: NDArray[np.int16], official: bool, done: int, total: int, progress: Progress | None
+    ) -> NDArray[np.float32]:
+        """int16 [frames, 16] -> float32 [frames * 1920]; reports progress after the `done` frames of other texts."""
+        codec, frames = self.runtime.codec, torch.from_numpy(codes.astype(np.int64))
+        if official:
+            return codec.decode_official(frames).numpy()
+        state, pieces = codec.open(), [torch.zeros(0)]
+        try:
+            for piece in frames.split(DECODE_STEP):
+                pieces += codec.decode([state], [piece])
+                done += len(piece)
+                if progress is not None:
+                    progress(ProgressEvent("decode", done, total))
+        finally:
+            codec.close(state)
+        return torch.cat(pieces).numpy()

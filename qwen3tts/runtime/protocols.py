@@ -1,0 +1,84 @@
+"""The seam between the front end and the backends: everything fast implements these two protocols."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NewType, Protocol
+
+import torch
+from torch import Tensor
+
+from qwen3tts.model.sampling import SamplingParams
+
+Slot = NewType("Slot", int)
+FinishReason = Literal["eos", "length"]
+
+
+@dataclass(frozen=True)
+class RowRequest:
+    """All that a row's result depends on."""
+
+    prefill: Tensor
+    """[T, hidden]: the prompt, one row per position"""
+    trailing: Tensor
+    """[S, hidden]: frame s adds row s, and the text padding row from S on"""
+    talker: SamplingParams
+    predictor: SamplingParams
+    repetition_penalty: float
+    seed: int
+    part: int
+    """third word of the random counter: 0 unless a text is spoken in parts"""
+    max_frames: int
+    generator: torch.Generator | None = None
+    """draw from this as the official package does; None: counter-based draws from `seed`"""
+
+
+@dataclass(frozen=True)
+class FrameBatch:
+    """What `advance` made, one entry per active slot in order of admission."""
+
+    slots: tuple[Slot, ...]
+    codes: Tensor
+    """int64 [slots, frames, 16] on the host; entries past a slot's count mean nothing"""
+    counts: tuple[int, ...]
+    finished: tuple[FinishReason | None, ...]
+    """why a slot ended with these frames, None while it goes on"""
+
+
+class FrameDecoder(Protocol):
+    """Talker, code predictor and sampling for up to `slots` rows at once."""
+
+    def admit(self, rows: Sequence[RowRequest]) -> list[Slot]:
+        """Runs the prompts. Raises CapacityError, admitting none, if a row's whole life does not fit."""
+        ...
+
+    def advance(self, frames: int) -> FrameBatch:
+        """Up to `frames` more frames for every active slot that has not finished."""
+        ...
+
+    def release(self, slot: Slot) -> None:
+        """Frees a slot at once: at its end, on cancel or on error."""
+        ...
+
+    def free_slots(self) -> int:
+        """How many more rows can be admitted now."""
+        ...
+
+
+class CodecDecoder(Protocol):
+    """Codes in, samples out, exact at any chunking."""
+
+    def open(self) -> Any:
+        """State of a new stream."""
+        ...
+
+    def decode(self, states: Sequence[Any], codes: Sequence[Tensor]) -> list[Tensor]:
+        """codes int64 [frames_i, 16] per stream -> fp32 samples [frames_i * 1920] per stream, on the host."""
+        ...
+
+    def decode_official(self, codes: Tensor) -> Tensor:
+        """The official package's chunking of a whole recording: int64 [frames, 16] -> fp32 samples on the host."""
+        ...
+
+    def close(self, state: Any) -> None:
+        """Frees a stream's state."""
+        ...

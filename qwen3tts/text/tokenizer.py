@@ -112,9 +112,6 @@ class ChatTemplate:
                                  f"assistant_token_id {config.assistant_id} and one token for the newline. The "
                                  "tokenizer files and config.json are of different models.")
         rows = config.talker.text_vocab_size
-        for name in ("im_start_id", "im_end_id", "tts_bos_id", "tts_eos_id", "tts_pad_id"):
-            if not 0 <= getattr(config, name) < rows:
-                raise TokenizerError(f"{name} is {getattr(config, name)}; the text embedding has {rows} rows.")
         if len(tokenizer) > rows:
             raise TokenizerError(f"The vocabulary has {len(tokenizer)} entries, the text embedding only {rows} rows. "
                                  "The tokenizer files and config.json are of different models.")

@@ -22,6 +22,7 @@ from qwen3tts.errors import (
     VoiceError,
     WeightsError,
 )
+from qwen3tts.official import Qwen3TTSModel
 from qwen3tts.options import GenerateOptions, RuntimeOptions
 from qwen3tts.runtime.generation import ProgressEvent
 from qwen3tts.runtime.speech import Speech, Timings
@@ -40,6 +41,7 @@ __all__ = [
     "OptionError",
     "ProgressEvent",
     "Qwen3TTSError",
+    "Qwen3TTSModel",
     "RuntimeOptions",
     "Speech",
     "TextError",

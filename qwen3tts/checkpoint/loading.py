@@ -1,0 +1,103 @@
+"""Fills a module that was built on the meta device with the tensors of a checkpoint."""
+
+import math
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from qwen3tts.checkpoint.weights import DtypeRule, TensorReader
+from qwen3tts.errors import WeightsError
+
+BLOCK = 1 << 20
+"""Elements that are converted and checked at a time: the check then reads what is still in the CPU's cache."""
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A place in a module: one parameter or buffer."""
+
+    owner: torch.nn.Module
+    name: str
+    key: str
+    meta: torch.Tensor
+    is_parameter: bool
+
+
+def load_module(
+    module: torch.nn.Module,
+    reader: TensorReader,
+    *,
+    prefix: str,
+    device: torch.device,
+    dtype_of: DtypeRule,
+) -> None:
+    """Loads every parameter and persistent buffer of `module` from the key `prefix` + its name.
+
+    Each target is allocated in `dtype_of(key, stored dtype)` on `device` and filled straight from the mapped file, so
+    that no second copy of the weights exists. Parameters get requires_grad=False. Tied tensors stay tied.
+    Raises WeightsError for a missing key, another shape, a weight that is NaN or infinite, and a weight that overflows
+    the target dtype; the module is then unusable.
+    """
+    slots: dict[int, list[_Slot]] = {}
+    for slot in _slots(module, prefix):
+        slots.setdefault(id(slot.meta), []).append(slot)
+    groups = list(slots.values())
+    groups.sort(key=lambda group: -group[0].meta.numel())  # the largest first, so that the threads end together
+    with ThreadPoolExecutor(max_workers=_workers()) as pool:
+        tensors = list(pool.map(lambda group: _load(group[0], reader, device, dtype_of), groups))
+    for group, tensor in zip(groups, tensors, strict=True):
+        if group[0].is_parameter:
+            tensor = torch.nn.Parameter(tensor, requires_grad=False)
+        for slot in group:
+            setattr(slot.owner, slot.name, tensor)
+
+
+def _workers() -> int:
+    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def _slots(module: torch.nn.Module, prefix: str) -> Iterator[_Slot]:
+    for path, owner in module.named_modules(remove_duplicate=False):
+        start = f"{prefix}{path}." if path else prefix
+        for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
+            yield _Slot(owner, name, start + name, parameter, True)
+        persistent = owner.state_dict(keep_vars=True) if next(owner.buffers(recurse=False), None) is not None else {}
+        for name, buffer in owner.named_buffers(recurse=False, remove_duplicate=False):
+            if name in persistent:
+                yield _Slot(owner, name, start + name, buffer, False)
+
+
+def _load(slot: _Slot, reader: TensorReader, device: torch.device, dtype_of: DtypeRule) -> torch.Tensor:
+    if reader.shape(slot.key) != tuple(slot.meta.shape):
+        raise WeightsError(
+            f"{reader.folder}: tensor {slot.key!r} is {list(reader.shape(slot.key))}, expected {list(slot.meta.shape)}"
+        )
+    source = reader.read(slot.key)
+    target = torch.empty(source.shape, dtype=dtype_of(slot.key, source.dtype), device=device)
+    _copy_checked(source, target, f"{reader.folder}: tensor {slot.key!r}")
+    reader.forget(slot.key)
+    return target
+
+
+def _copy_checked(source: torch.Tensor, target: torch.Tensor, what: str) -> None:
+    """Copies and converts block by block; raises WeightsError for values that are not finite before or after."""
+    flat_source, flat_target = source.view(-1), target.view(-1)
+    for start in range(0, flat_source.numel(), BLOCK):
+        block = flat_source[start : start + BLOCK]
+        copied = flat_target[start : start + BLOCK].copy_(block)
+        low, high = (float(bound) for bound in torch.aminmax(copied if copied.device.type == "cpu" else block))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            _explain(block, target.dtype, what)
+        if copied.device.type != "cpu" and not torch.tensor([low, high]).to(target.dtype).isfinite().all():
+            _explain(block, target.dtype, what)
+
+
+def _explain(block: torch.Tensor, dtype: torch.dtype, what: str) -> None:
+    bad = int((~block.isfinite()).sum())
+    if bad:
+        raise WeightsError(f"{what} has weights that are NaN or infinite; the file is damaged or its training failed")
+    largest = float(block.abs().max())
+    raise WeightsError(f"{what} has weights up to {largest:g}, which overflow {dtype}; load it in bfloat16 or float32")

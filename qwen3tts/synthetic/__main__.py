@@ -1,0 +1,63 @@
+"""Writes a synthetic Qwen3-TTS-12Hz checkpoint: real layout, seeded random weights. It makes sound, not words."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from qwen3tts.errors import Qwen3TTSError
+from qwen3tts.synthetic.configs import PRESETS, TYPES
+from qwen3tts.synthetic.generator import make_checkpoint
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m qwen3tts.synthetic", description=__doc__)
+    parser.add_argument("--preset", default="tiny", choices=PRESETS, help="sizes (default: tiny)")
+    parser.add_argument("--type", default="custom_voice", choices=TYPES, help="model type (default: custom_voice)")
+    parser.add_argument("--out", required=True, help="folder to write")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights (default: 0)")
+    parser.add_argument(
+        "--eos-gain",
+        type=float,
+        default=2.0,
+        help="scale of the end-of-speech row: 2.0 ends after 2 to 20 frames, 0.5 or 0 practically never (default: 2.0)",
+    )
+    parser.add_argument("--tiktoken", help="for small, 0.6b, 1.7b: qwen.tiktoken, or a dashscope wheel, which holds it")
+    parser.add_argument("--tokenizer-from", help="for small, 0.6b, 1.7b: a checkpoint to copy the tokenizer from")
+    parser.add_argument("--transformers-version", default="4.57.2", help="written to config.json (default: 4.57.2)")
+    parser.add_argument(
+        "--override", help='JSON file {"config": {...}, "speech_tokenizer": {...}} merged into the configs'
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the folder if it is there")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0, or 2 with a message on stderr."""
+    options = _parser().parse_args(arguments)
+    start = time.perf_counter()
+    try:
+        override = json.loads(Path(options.override).read_text(encoding="utf-8")) if options.override else None
+        folder = make_checkpoint(
+            options.out,
+            preset=options.preset,
+            model_type=options.type,
+            seed=options.seed,
+            eos_gain=options.eos_gain,
+            tiktoken=options.tiktoken,
+            tokenizer_from=options.tokenizer_from,
+            transformers_version=options.transformers_version,
+            override=override,
+            overwrite=options.overwrite,
+        )
+    except (Qwen3TTSError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{folder}: {options.preset} {options.type}, {time.perf_counter() - start:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

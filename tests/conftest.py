@@ -9,7 +9,7 @@ import pytest
 @pytest.fixture(scope="session")
 def real_vocabulary_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the released vocab.json and merges.txt, converted from the dashscope wheel."""
-    from qwen3tts.synthetic.tokenizer_files import read_tiktoken, vocab_from_tiktoken, write_tokenizer
+    from qwen3tts.synthetic.tokenizer_files import check_released, real_vocabulary, write_tokenizer
 
     wheel = os.environ.get("QWEN3TTS_DASHSCOPE_WHEEL", "")
     if not Path(wheel).is_file():
@@ -18,15 +18,16 @@ def real_vocabulary_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "from: pip download --no-deps dashscope==2.0.2"
         )
     folder = tmp_path_factory.mktemp("real_vocabulary")
-    write_tokenizer(folder, *vocab_from_tiktoken(read_tiktoken(Path(wheel))))
+    write_tokenizer(folder, real_vocabulary(Path(wheel)))
+    check_released(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def mini_vocabulary_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the vocabulary of the tiny checkpoints: bytes and a few words."""
-    from qwen3tts.synthetic.tokenizer_files import mini_vocab, write_tokenizer
+    from qwen3tts.synthetic.tokenizer_files import mini_vocabulary, write_tokenizer
 
     folder = tmp_path_factory.mktemp("mini_vocabulary")
-    write_tokenizer(folder, *mini_vocab())
+    write_tokenizer(folder, mini_vocabulary())
     return folder

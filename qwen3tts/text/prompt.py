@@ -85,7 +85,7 @@ def build_prompt(
         trailing = [config.tts_pad_id]
     else:
         # A body without tokens (clean_text lets none through) starts, as in the official package, at what follows it.
-        spoken = body or ids[ROLE_TOKENS:ROLE_TOKENS + 1]
+        spoken = body or ids[ROLE_TOKENS : ROLE_TOKENS + 1]
         started, rest = spoken[:lookahead], spoken[lookahead:]
         rows += [(token, talker.codec_pad_id) for token in started[:-1]]
         rows.append((started[-1], talker.codec_bos_id))

@@ -52,8 +52,10 @@ def _checked(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise TextError(f"The text is not valid Unicode: a lone surrogate (U+{ord(text[error.start]):04X}) at "
-                        f"character {error.start}. It was read with a wrong encoding; read it as UTF-8.") from None
+        raise TextError(
+            f"The text is not valid Unicode: a lone surrogate (U+{ord(text[error.start]):04X}) at "
+            f"character {error.start}. It was read with a wrong encoding; read it as UTF-8."
+        ) from None
     return text
 
 
@@ -67,10 +69,12 @@ class TextTokenizer:
         except Exception as error:  # the library raises bare Exception
             raise TokenizerError(f"The vocabulary cannot be used: {error}.") from error
         tokenizer.normalizer = normalizers.NFC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-            pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
         self._tokenizer = tokenizer
 
     @classmethod
@@ -92,8 +96,8 @@ class TextTokenizer:
 class ChatTemplate:
     """The turns that the models were trained on, as ids:
 
-        speech:   <|im_start|>assistant\\n{text}<|im_end|>\\n<|im_start|>assistant\\n
-        instruct: <|im_start|>user\\n{instruct}<|im_end|>\\n
+    speech:   <|im_start|>assistant\\n{text}<|im_end|>\\n<|im_start|>assistant\\n
+    instruct: <|im_start|>user\\n{instruct}<|im_end|>\\n
     """
 
     tokenizer: TextTokenizer
@@ -108,13 +112,17 @@ class ChatTemplate:
         """
         opening = tokenizer.encode("assistant\n")
         if len(opening) != 2 or opening[0] != config.assistant_id or tokenizer.encode("\n") != opening[1:]:
-            raise TokenizerError(f"The vocabulary spells \"assistant\\n\" as {opening}; config.json expects "
-                                 f"assistant_token_id {config.assistant_id} and one token for the newline. The "
-                                 "tokenizer files and config.json are of different models.")
+            raise TokenizerError(
+                f'The vocabulary spells "assistant\\n" as {opening}; config.json expects '
+                f"assistant_token_id {config.assistant_id} and one token for the newline. The "
+                "tokenizer files and config.json are of different models."
+            )
         rows = config.talker.text_vocab_size
         if len(tokenizer) > rows:
-            raise TokenizerError(f"The vocabulary has {len(tokenizer)} entries, the text embedding only {rows} rows. "
-                                 "The tokenizer files and config.json are of different models.")
+            raise TokenizerError(
+                f"The vocabulary has {len(tokenizer)} entries, the text embedding only {rows} rows. "
+                "The tokenizer files and config.json are of different models."
+            )
         return cls(tokenizer, config.im_start_id, config.im_end_id)
 
     def speech_ids(self, text: str) -> list[int]:

@@ -170,16 +170,20 @@ def _check_merges(tokens: dict[str, int], merges: list[tuple[str, str]], vocab_p
     for left, right in merges:
         for token in (left, right, left + right):
             if token not in tokens:
-                raise TokenizerError(f"{merges_path}: the merge {left + ' ' + right!r} needs {token!r}, "
-                                     f"which is no entry of {vocab_path.name}. The files do not belong together.")
+                raise TokenizerError(
+                    f"{merges_path}: the merge {left + ' ' + right!r} needs {token!r}, "
+                    f"which is no entry of {vocab_path.name}. The files do not belong together."
+                )
     reached = {left + right for left, right in merges}
     reached.update(byte_alphabet())
     # Some conversions write the added tokens (<|im_end|>, <tts_pad>, ...) into the vocabulary too; no text yields them.
     lost = [token for token in tokens.keys() - reached if not (token.startswith("<") and token.endswith(">"))]
     if lost:
-        raise TokenizerError(f"{merges_path}: no merge makes {len(lost)} entries of {vocab_path.name}, for example "
-                             f"{min(lost, key=tokens.__getitem__)!r}. The file is cut short, or belongs to another "
-                             "vocabulary: download it again.")
+        raise TokenizerError(
+            f"{merges_path}: no merge makes {len(lost)} entries of {vocab_path.name}, for example "
+            f"{min(lost, key=tokens.__getitem__)!r}. The file is cut short, or belongs to another "
+            "vocabulary: download it again."
+        )
 
 
 def _first_duplicate(items: Iterable[_T]) -> _T | None:

@@ -8,7 +8,6 @@ With x_vector_only_mode true the embedding alone is used, ref_text and ref_codes
 """
 
 import json
-import math
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +23,8 @@ OPTIONAL_KEYS = ("ref_text", "ref_codes", "format", "version", "fingerprint")
 
 MAX_FILE_BYTES = 16 << 20
 """a 2048-wide x-vector takes about 50 KB, a minute of reference codes about as much"""
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def read_x_vector(path: Path) -> FloatArray:
@@ -66,7 +67,7 @@ def _embedding(value: object, path: Path) -> FloatArray:
     for index, item in enumerate(items):
         if isinstance(item, bool) or not isinstance(item, int | float):
             raise VoiceError(f"{where}[{index}] is {_show(item)}, expected a number.")
-        if not math.isfinite(item) or abs(item) > np.finfo(np.float32).max:
+        if not -_FLOAT32_MAX <= item <= _FLOAT32_MAX:  # false for what is not finite, exact for whole numbers
             raise VoiceError(f"{where}[{index}] is {_show(item)}, expected a finite float32 number.")
     return np.array(items, dtype=np.float32)
 

@@ -1,8 +1,8 @@
 """What a request asks for, checked against what the model can do. Nothing is dropped silently.
 
-    custom_voice   a preset voice; instruct from 1.7B on
-    voice_design   no voice; instruct describes one
-    base           an x-vector; no instruct
+custom_voice   a preset voice; instruct from 1.7B on
+voice_design   no voice; instruct describes one
+base           an x-vector; no instruct
 """
 
 from dataclasses import dataclass
@@ -54,9 +54,10 @@ def resolve_language(config: ModelConfig, language: str | None) -> str | None:
         return name
     if name in config.talker.languages:
         speakers = sorted(speaker for speaker, dialect in config.talker.speaker_dialects.items() if dialect == name)
-        how = f"the voice {' or '.join(speakers)} speaks it" if speakers else "no voice of this model speaks it"
-        raise VoiceError(f"{language!r} is a dialect and cannot be asked for as a language: {how}"
-                         f"{' when the language is chinese or auto' if speakers else ''}.")
+        how = "no voice of this model speaks it"
+        if speakers:
+            how = f"the voice {' or '.join(speakers)} speaks it when the language is chinese or auto"
+        raise VoiceError(f"{language!r} is a dialect and cannot be asked for as a language: {how}.")
     raise VoiceError(f"Unknown language {language!r}.{nearest(name, choices)} This model knows {', '.join(choices)}.")
 
 
@@ -111,23 +112,30 @@ def _preset_id(config: ModelConfig, voice: Voice | None) -> int:
     if voice is None or voice.kind == "no_speaker":
         raise VoiceError(f"A custom voice model needs a voice. This one has {', '.join(choices)}.")
     if voice.kind == "x_vector":
-        raise VoiceError(f"A custom voice model has preset voices and takes no x-vector: use a base model for "
-                         f"{voice!r}, or one of {', '.join(choices)}.")
+        raise VoiceError(
+            "A custom voice model has preset voices and takes no x-vector: use a base model for "
+            f"{voice!r}, or one of {', '.join(choices)}."
+        )
     if voice.name is None or voice.name not in config.talker.speakers:
-        raise VoiceError(f"Unknown voice {voice.name!r}.{nearest(voice.name, choices)} This model has "
-                         f"{', '.join(choices)}.")
+        raise VoiceError(
+            f"Unknown voice {voice.name!r}.{nearest(voice.name, choices)} This model has {', '.join(choices)}."
+        )
     return config.talker.speakers[voice.name]
 
 
 def _x_vector(config: ModelConfig, voice: Voice | None) -> FloatArray:
     if voice is None or voice.x_vector is None:
         given = "none was given" if voice is None else f"{voice!r} was given"
-        raise VoiceError(f"Base models have no preset voices; give an x-vector voice (Voice.load(file) or "
-                         f"Voice.from_x_vector(array)): {given}.")
+        raise VoiceError(
+            "Base models have no preset voices; give an x-vector voice (Voice.load(file) or "
+            f"Voice.from_x_vector(array)): {given}."
+        )
     width = config.talker.transformer.hidden_size
     if voice.x_vector.size != width:
-        raise VoiceError(f"The x-vector of {voice!r} has {voice.x_vector.size} values, this model needs {width}: "
-                         "it was made with a model of another size.")
+        raise VoiceError(
+            f"The x-vector of {voice!r} has {voice.x_vector.size} values, this model needs {width}: "
+            "it was made with a model of another size."
+        )
     return voice.x_vector
 
 
@@ -142,6 +150,7 @@ def _instruct(config: ModelConfig, instruct: str | None) -> str | None:
     if config.model_type == "base":
         raise VoiceError("A base model takes no instruct: its voice comes from the x-vector alone.")
     if drops_instruct(config):
-        raise VoiceError(f"This custom voice model (size {config.model_size!r}) cannot follow an instruct; 1.7B can. "
-                         "Leave it out.")
+        raise VoiceError(
+            f"This custom voice model (size {config.model_size!r}) cannot follow an instruct; 1.7B can. Leave it out."
+        )
     return instruct

@@ -37,8 +37,10 @@ class Voice:
         elif self.kind == "preset" and self.name is not None:
             object.__setattr__(self, "name", self.name.strip().lower())
         elif self.kind != "no_speaker" or self.name is not None:
-            raise VoiceError(f"A voice of kind {self.kind!r} with name {self.name!r} does not exist: use "
-                             "Voice.preset(), Voice.from_x_vector(), Voice.load() or Voice.no_speaker().")
+            raise VoiceError(
+                f"A voice of kind {self.kind!r} with name {self.name!r} does not exist: use "
+                "Voice.preset(), Voice.from_x_vector(), Voice.load() or Voice.no_speaker()."
+            )
 
     @classmethod
     def preset(cls, name: str) -> "Voice":
@@ -90,8 +92,10 @@ def _x_vector(values: object) -> FloatArray:
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; torch tensors in bf16 or with a gradient
-        raise VoiceError(f"An x-vector cannot be made of a {type(values).__name__} ({error}). Give numbers of shape "
-                         "[enc_dim]; of a torch tensor, tensor.detach().float().cpu().numpy().") from None
+        raise VoiceError(
+            f"An x-vector cannot be made of a {type(values).__name__} ({error}). Give numbers of shape "
+            "[enc_dim]; of a torch tensor, tensor.detach().float().cpu().numpy()."
+        ) from None
     if array.dtype.kind not in "fiu":
         raise VoiceError(f"An x-vector holds numbers, not dtype {array.dtype}.")
     if array.ndim != 1 or array.size == 0:
@@ -100,7 +104,9 @@ def _x_vector(values: object) -> FloatArray:
         vector = np.array(array, dtype=np.float32)
     bad = np.flatnonzero(~np.isfinite(vector))
     if bad.size:
-        raise VoiceError(f"An x-vector has {bad.size} of {vector.size} values that are not finite float32 numbers, the "
-                         f"first at index {bad[0]}: {array[bad[0]]}.")
+        raise VoiceError(
+            f"An x-vector has {bad.size} of {vector.size} values that are not finite float32 numbers, the "
+            f"first at index {bad[0]}: {array[bad[0]]}."
+        )
     vector.flags.writeable = False
     return vector

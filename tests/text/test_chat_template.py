@@ -8,7 +8,9 @@ from qwen3tts.errors import TextError, TokenizerError
 from qwen3tts.text.tokenizer import ChatTemplate, clean_text
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n", "\t \r\n", "\u3000\u00a0", "\u200b", "\ufeff", " \u200d\u2060 ", "\x00\x1b"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "\n", "\t \r\n", "\u3000\u00a0", "\u200b", "\ufeff", " \u200d\u2060 ", "\x00\x1b"]
+)
 def test_blank_text_is_refused(text):
     with pytest.raises(TextError, match="nothing to speak"):
         clean_text(text)

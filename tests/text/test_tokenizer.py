@@ -4,6 +4,7 @@ import json
 import random
 import threading
 import unicodedata
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ VALID_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 POOL = [
     *"abcdefgstvmlrABCDREST", *"éüñßçÅ", *"中文的是", *"かなカナ", *"한국어", *"Привет", *"สวัสดี", *"مرحبا",
     *"0123٣", *"'''''.,!?-_()#<>|", *"     \n\n\r\t", "\u00a0", "\u3000", "\u200b", "\u0301", "\u0323", "🎉", "👩‍🚀",
-    "’", "Hello", "assistant", " world", "'LL", "'re",
+    "\u2019", "Hello", "assistant", " world", "'LL", "'re",
 ]  # fmt: skip
 
 
@@ -34,7 +35,7 @@ class SlowTokenizer:
         self.rank = {tuple(line.split(" ")): i for i, line in enumerate(lines) if line}
         self.char = {}
         for byte in range(256):
-            shown = 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte
+            shown = 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174
             self.char[byte] = chr(byte) if shown else chr(256 + sum(1 for c in self.char.values() if ord(c) > 255))
         self.byte = {char: byte for byte, char in self.char.items()}
         self.token = {number: token for token, number in self.vocab.items()}
@@ -44,10 +45,10 @@ class SlowTokenizer:
         for word in split(unicodedata.normalize("NFC", text)):
             parts = [self.char[byte] for byte in word.encode()]
             while len(parts) > 1:
-                rank, at = min((self.rank.get(pair, 1 << 30), i) for i, pair in enumerate(zip(parts, parts[1:])))
+                rank, at = min((self.rank.get(pair, 1 << 30), i) for i, pair in enumerate(pairwise(parts)))
                 if rank == 1 << 30:
                     break
-                parts[at:at + 2] = [parts[at] + parts[at + 1]]
+                parts[at : at + 2] = [parts[at] + parts[at + 1]]
             ids += [self.vocab[part] for part in parts]
         return ids
 
@@ -81,7 +82,7 @@ def run(text, i, wanted):
 
 def contraction(text, i):
     for tail in ("s", "t", "re", "ve", "m", "ll", "d"):
-        if text[i] == "'" and text[i + 1:i + 1 + len(tail)].lower() == tail:
+        if text[i] == "'" and text[i + 1 : i + 1 + len(tail)].lower() == tail:
             return i + 1 + len(tail)
     return None
 

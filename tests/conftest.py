@@ -1,7 +1,9 @@
 """Fixtures that several packages' tests share."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,3 +33,28 @@ def mini_vocabulary_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mini_vocabulary")
     write_tokenizer(folder, mini_vocabulary())
     return folder
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """A fresh seed for this run, printed; set QWEN3TTS_TEST_SEED to repeat one."""
+    value = int(os.environ.get("QWEN3TTS_TEST_SEED", "") or int.from_bytes(os.urandom(4), "little"))
+    print(f"\nQWEN3TTS_TEST_SEED={value}")
+    return value
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """tiny_checkpoint(model_type, preset="tiny", seed=0, eos_gain=0.5, override=None) -> folder, made once."""
+    from qwen3tts.synthetic import make_checkpoint
+
+    made: dict[str, Path] = {}
+
+    def make(model_type: str = "custom_voice", preset: str = "tiny", **settings: Any) -> Path:
+        key = repr((model_type, preset, sorted(settings.items(), key=repr)))
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("checkpoints") / f"{preset}-{model_type}-{len(made)}"
+            make_checkpoint(preset, model_type, made[key], **({"eos_gain": 0.5} | settings))
+        return made[key]
+
+    return make

@@ -50,13 +50,17 @@ if [ -z "$model" ]; then
         say "making the synthetic checkpoint"
         rm -rf demo
         mkdir demo
-        "$environment/bin/python" -P -m qwen3tts.synthetic "$model" --preset tiny --type custom_voice --eos-gain 8
+        "$environment/bin/python" -P -m qwen3tts.synthetic --out "$model" --preset tiny --type custom_voice --seed 1 --eos-gain 0.9
         printf '%s' "$source_hash" >demo/.source
     fi
 fi
 
 say "speaking: $text"
 options=(--model "$model" --output demo.wav --plot demo.png --json demo.json)
+case " ${more[*]-} " in
+    *" --voice-file "* | *" --instruct "*) ;;  # an x-vector, or voice design: no preset
+    *) voice="${voice:-ryan}" ;;
+esac
 [ -z "$voice" ] || options+=(--voice "$voice")
 "$environment/bin/qwen3tts" generate "${options[@]}" ${more[@]+"${more[@]}"} -- "$text"
 say "wrote demo.wav, demo.png and demo.json in $PWD"

@@ -77,7 +77,7 @@ pip_install() {
     local folder="$1"
     shift
     PIP_CONSTRAINT="$PWD/constraints.txt" PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONPATH='' \
-        "$folder/bin/python" -m pip install --quiet --no-input "$@" || die "pip could not install: $*"
+        "$folder/bin/python" -m pip install -qq --no-input "$@" || die "pip could not install: $*"
 }
 
 # requirements EXTRA: what pyproject.toml lists for the package and for one extra, one a line.

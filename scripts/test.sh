@@ -23,7 +23,7 @@ say "the real vocabulary, for the tokenizer tests"
 mkdir -p .cache
 vocabulary="$PWD/.cache/dashscope-2.0.2-py3-none-any.whl"
 if [ ! -f "$vocabulary" ]; then
-    "$python" -m pip download --quiet --no-deps --only-binary=:all: --dest "$built/download" dashscope==2.0.2 \
+    "$python" -m pip download -qq --no-deps --only-binary=:all: --dest "$built/download" dashscope==2.0.2 \
         || die "dashscope 2.0.2 could not be downloaded"
     mv "$built/download/$(basename "$vocabulary")" "$vocabulary"
 fi

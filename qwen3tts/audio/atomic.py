@@ -65,7 +65,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise AudioError(f"cannot write {os.fspath(path)!r}: {reason}; nothing was written") from error
+        raise AudioError(f"cannot write {os.fspath(path)!r}: {reason}; no file was left there") from error
     finally:
         temporary.unlink(missing_ok=True)
 

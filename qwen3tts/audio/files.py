@@ -68,9 +68,14 @@ def wav_bytes(samples: npt.NDArray[np.float32], sample_rate: int) -> bytes:
     return buffer.getvalue()
 
 
-def _scaled(samples: npt.NDArray[np.float32], gain: float) -> npt.NDArray[np.float32]:
+def check_gain(gain: float) -> None:
+    """Raises OptionError unless `gain` is a finite number that is not negative."""
     if not (math.isfinite(gain) and gain >= 0):
         raise OptionError(f"gain is {gain}, expected a finite number >= 0 (1 leaves the audio as it is)")
+
+
+def _scaled(samples: npt.NDArray[np.float32], gain: float) -> npt.NDArray[np.float32]:
+    check_gain(gain)
     array = np.asarray(samples)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.floating):
         raise AudioError(f"audio has dtype {array.dtype} and shape {array.shape}, expected float32 and [samples]")
@@ -83,12 +88,14 @@ def _scaled(samples: npt.NDArray[np.float32], gain: float) -> npt.NDArray[np.flo
     if clipped:
         peak = float(np.abs(scaled).max())
         logger.warning("%d of %d samples are clipped: the peak is %.3f, full scale is 1", clipped, scaled.size, peak)
-    return np.clip(scaled, np.float32(-1), np.float32(1))
+    clamped: npt.NDArray[np.float32] = np.clip(scaled, np.float32(-1), np.float32(1))
+    return clamped
 
 
 def _pcm16(samples: npt.NDArray[np.float32]) -> npt.NDArray[np.int16]:
     # Readers divide by 32768, so this is the nearest value. libsndfile's own conversion rounds down instead.
-    return np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype(np.int16)
+    pcm: npt.NDArray[np.int16] = np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype(np.int16)
+    return pcm
 
 
 def _encode(path: Path, samples: npt.NDArray[np.float32], sample_rate: int, container: str, encoding: str) -> None:

@@ -1,0 +1,1 @@
+"""The console commands. Heavy imports happen inside the commands, so that --help answers at once."""

@@ -1,0 +1,90 @@
+"""What all commands share: messages on stderr, exit codes, logging, progress."""
+
+import io
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from qwen3tts.errors import Qwen3TTSError
+
+if TYPE_CHECKING:
+    from qwen3tts.runtime.generation import ProgressEvent
+
+BAD_INPUT = 2
+CUT_SHORT = 3
+"""the audio was written, but the speech stopped at a limit that the caller did not set"""
+INTERRUPTED = 130
+
+
+def stderr() -> Console:
+    """A console on the stderr of this moment."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def warn(message: str) -> None:
+    """One warning on stderr."""
+    stderr().print(f"[yellow]warning:[/] {escape(message)}")
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Errors of this package become one message and exit code 2; Ctrl-C becomes 130. Others are bugs: traceback."""
+    try:
+        yield
+    except Qwen3TTSError as error:
+        stderr().print(f"[red]error:[/] {escape(str(error))}")
+        raise typer.Exit(BAD_INPUT) from None
+    except KeyboardInterrupt:
+        stderr().print("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def run(app: typer.Typer) -> None:
+    """Runs a command line program; an interrupt outside its commands (imports, parsing) also exits with 130."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters that names and texts have
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def set_up_logging(verbosity: int) -> None:
+    """Log records and Python warnings to stderr: warnings only, with 1 also information, with 2 all."""
+    from rich.logging import RichHandler
+
+    level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbosity, 2)]
+    handler = RichHandler(console=stderr(), show_time=False, show_path=False, markup=False)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s", force=True)
+    logging.getLogger("qwen3tts").setLevel(level)
+    logging.captureWarnings(True)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[["ProgressEvent"], None] | None]:
+    """Yields a callback for generate() that draws a bar on stderr; None, and no bar, when stderr is no terminal."""
+    console = stderr()
+    if not console.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        # The limit on frames is far above what a text usually needs, so a bar up to it would mislead: it only pulses.
+        tasks = {
+            "generate": bar.add_task("speaking (frames of 80 ms)", total=None),
+            "decode": bar.add_task("decoding (frames)", total=None, visible=False),
+        }
+
+        def show(event: "ProgressEvent") -> None:
+            total = event.frames_limit if event.stage == "decode" else None
+            bar.update(tasks[event.stage], completed=event.frames_done, total=total, visible=True)
+
+        yield show

@@ -1,0 +1,88 @@
+"""`qwen3tts generate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qwen3tts.cli import parameters as p
+from qwen3tts.cli.console import exit_codes, set_up_logging
+from qwen3tts.errors import VoiceError
+
+
+def generate(
+    text: Annotated[str | None, typer.Argument(help="What to say; '-' reads stdin.", show_default=False)] = None,
+    *,
+    model: Annotated[str, typer.Option("--model", "-m", help="Folder or hub id of a checkpoint.")],
+    text_file: Annotated[Path | None, typer.Option(help="Read the text from this UTF-8 file.")] = None,
+    voice: Annotated[str | None, typer.Option(help="A preset of the checkpoint; see `qwen3tts voices`.")] = None,
+    voice_file: Annotated[Path | None, typer.Option(help="An x-vector in a JSON file, for base models.")] = None,
+    language: Annotated[str, typer.Option(help="For instance english; auto leaves it to the model.")] = "auto",
+    instruct: Annotated[str | None, typer.Option(help="How to speak, or, for voice design, who.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help=".wav, .flac or .ogg")] = Path("speech.wav"),
+    gain: Annotated[float, typer.Option(help="Factor on the samples of the file.")] = 1.0,
+    plot: Annotated[Path | None, typer.Option(help="Also draw waveform and mel spectrogram (.png).")] = None,
+    json: p.Json = None,
+    max_frames: p.MaxFrames = None,
+    text_mode: Annotated[str | None, typer.Option(help="whole or streamed.", show_default=False)] = None,
+    text_lookahead_tokens: p.Lookahead = None,
+    codec_chunking: Annotated[str | None, typer.Option(help="exact or official.", show_default="exact")] = None,
+    seed: p.Seed = None,
+    do_sample: p.DoSample = None,
+    top_k: p.TopK = None,
+    top_p: p.TopP = None,
+    temperature: p.Temperature = None,
+    repetition_penalty: p.RepetitionPenalty = None,
+    subtalker_dosample: p.SubDoSample = None,
+    subtalker_top_k: p.SubTopK = None,
+    subtalker_top_p: p.SubTopP = None,
+    subtalker_temperature: p.SubTemperature = None,
+    rng: Annotated[
+        str | None, typer.Option(help="philox or torch.", show_default="philox", rich_help_panel=p.SAMPLING)
+    ] = None,
+    backend: p.Backend = "auto",
+    device: p.Device = None,
+    dtype: p.Dtype = None,
+    revision: p.Revision = None,
+    cache_dir: p.CacheDir = None,
+    offline: p.Offline = False,
+    verbose: p.Verbose = 0,
+) -> None:
+    """Speak a text into an audio file.
+
+    Exit code 0: done.
+
+    Exit code 2: bad input, nothing written.
+
+    Exit code 3: written, but the speech was cut at a limit that you did not set.
+
+    Exit code 130: interrupted.
+    """
+    set_up_logging(verbose)
+    with exit_codes():
+        from qwen3tts.cli.report import print_table
+        from qwen3tts.cli.speak import Request, exit_code, speak
+        from qwen3tts.cli.text_input import read_text
+
+        if voice is not None and voice_file is not None:
+            raise VoiceError("both --voice and --voice-file were given; give one of them")
+        request = Request(
+            model=model, text=read_text(text, text_file), voice=voice, voice_file=voice_file, language=language,
+            instruct=instruct, output=output, gain=gain, plot=plot, json=json,
+            options=p.given(
+                max_frames=max_frames, text_mode=text_mode, text_lookahead_tokens=text_lookahead_tokens,
+                codec_chunking=codec_chunking, seed=seed, do_sample=do_sample, top_k=top_k, top_p=top_p,
+                temperature=temperature, repetition_penalty=repetition_penalty, subtalker_dosample=subtalker_dosample,
+                subtalker_top_k=subtalker_top_k, subtalker_top_p=subtalker_top_p,
+                subtalker_temperature=subtalker_temperature, rng=rng,
+            ),
+            load={
+                "backend": backend, "device": device, "dtype": dtype, "revision": revision, "cache_dir": cache_dir,
+                "offline": offline,
+            },
+        )  # fmt: skip
+        _, report = speak(request)
+        print_table(report)
+        print(f"wrote {output}")
+        code = exit_code(request, report)
+    raise typer.Exit(code)

@@ -1,0 +1,110 @@
+"""The way from a request to files and figures, common to both speaking commands."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qwen3tts.audio.atomic import check_writable
+from qwen3tts.audio.files import check_audio_path, check_gain
+from qwen3tts.cli.console import CUT_SHORT, progress_bar, stderr, warn
+from qwen3tts.cli.report import Report, make_report
+
+if TYPE_CHECKING:
+    from qwen3tts.runtime.speech import Speech
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to speak and what to leave behind. `voice_file` stands for an x-vector and excludes `voice`."""
+
+    model: str
+    text: str
+    voice: str | None
+    voice_file: Path | None
+    language: str
+    instruct: str | None
+    options: dict[str, Any]
+    """keyword arguments of GenerateOptions that the user gave"""
+    load: dict[str, Any]
+    """keyword arguments of qwen3tts.load"""
+    output: Path | None
+    """None: codes only, no audio is decoded"""
+    gain: float = 1.0
+    plot: Path | None = None
+    json: Path | None = None
+
+
+def speak(request: Request) -> tuple["Speech", Report]:
+    """Loads, speaks and writes. Everything that can be refused without the model is refused before it is loaded.
+
+    Raises:
+        Qwen3TTSError: bad input of any kind; then no file was written.
+    """
+    _check_outputs(request)
+    import qwen3tts
+    from qwen3tts.options import GenerateOptions
+    from qwen3tts.voice.voice import Voice
+
+    options = GenerateOptions(**request.options)
+    voice = request.voice if request.voice_file is None else Voice.load(request.voice_file)
+    if stderr().is_terminal:
+        stderr().print(f"loading {request.model}", markup=False)
+    with qwen3tts.load(request.model, **request.load) as tts:
+        with progress_bar() as progress:
+            speech = tts.generate(
+                request.text, voice=voice, language=request.language, instruct=request.instruct, options=options,
+                progress=progress, decode=request.output is not None or request.plot is not None,
+            )  # fmt: skip
+        write_seconds = _write(request, speech)
+        report = make_report(
+            speech, tts, request.model, decoded=bool(speech.samples.size),
+            write_seconds=write_seconds, output=None if request.output is None else os.fspath(request.output),
+        )  # fmt: skip
+    if request.json is not None:
+        report.save(request.json)
+    return speech, report
+
+
+def exit_code(request: Request, report: Report) -> int:
+    """0, or CUT_SHORT if the speech hit a limit that the user did not set; says so on stderr either way."""
+    if report.ended_by_eos:
+        return 0
+    asked = request.options.get("max_frames")
+    seconds = f"{report.frames} frames ({report.audio_seconds:.2f} s)"
+    if asked is not None:
+        warn(f"finish_reason=length: the speech was cut at --max-frames {asked}, after {seconds}")
+        return 0
+    warn(
+        f"finish_reason=length: the speech did not end by itself and was cut at the default limit, after {seconds}; "
+        "another --seed may end, or set --max-frames"
+    )
+    return CUT_SHORT
+
+
+def _check_outputs(request: Request) -> None:
+    """What is wrong with an output is said now, not after minutes of work."""
+    check_gain(request.gain)
+    if request.output is not None:
+        check_audio_path(request.output)
+    if request.plot is not None:
+        from qwen3tts.audio.plot import check_plot_path
+
+        check_plot_path(request.plot)
+    if request.json is not None:
+        check_writable(request.json)
+
+
+def _write(request: Request, speech: "Speech") -> float | None:
+    """Writes audio and picture; returns the seconds for the audio file."""
+    seconds = None
+    if request.output is not None:
+        started = time.perf_counter()
+        speech.save(request.output, gain=request.gain)
+        seconds = time.perf_counter() - started
+    if request.plot is not None:
+        from qwen3tts.audio.plot import plot_speech
+
+        plot_speech(request.plot, speech.samples, speech.sample_rate, request.text)
+    return seconds

@@ -13,6 +13,7 @@ usage() {
     echo "usage: bash scripts/demo.sh [--model FOLDER_OR_HUB_ID] [--text TEXT] [--voice NAME] [more options of 'qwen3tts generate']"
 }
 
+synthetic="demo/synthetic-checkpoint"
 model="" text="Hello! This is a short sentence, spoken by a small model." voice="" more=()
 while [ $# -gt 0 ]; do
     case "$1" in
@@ -45,7 +46,7 @@ if [ "$(cat "$environment/.source" 2>/dev/null)" != "$source_hash" ]; then
 fi
 
 if [ -z "$model" ]; then
-    model="demo/synthetic-checkpoint"
+    model="$synthetic"
     if [ "$(cat demo/.source 2>/dev/null)" != "$source_hash" ]; then
         say "making the synthetic checkpoint"
         rm -rf demo
@@ -61,6 +62,10 @@ case " ${more[*]-} " in
     *" --voice-file "* | *" --instruct "*) ;;  # an x-vector, or voice design: no preset
     *) voice="${voice:-ryan}" ;;
 esac
+if [ "$model" = "$synthetic" ]; then
+    options+=(--gain 0.3)                                  # it is noise: not at full volume
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"         # its matrices are too small for threads to pay
+fi
 [ -z "$voice" ] || options+=(--voice "$voice")
 "$environment/bin/qwen3tts" generate "${options[@]}" ${more[@]+"${more[@]}"} -- "$text"
 say "wrote demo.wav, demo.png and demo.json in $PWD"

@@ -28,14 +28,14 @@ if [ ! -f "$vocabulary" ]; then
     mv "$built/download/$(basename "$vocabulary")" "$vocabulary"
 fi
 
+status=0
 say "ruff"
-"$environment/bin/ruff" check .
+"$environment/bin/ruff" check . || status=1
 say "mypy"
-"$environment/bin/mypy"
+"$environment/bin/mypy" || status=1
 
 say "pytest"
 # PYTHONSAFEPATH keeps `python -m` in a test from importing the source folder.
-status=0
 OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 QWEN3TTS_TEST_INSTALLED=1 QWEN3TTS_TEST_DIST="$built" QWEN3TTS_DASHSCOPE_WHEEL="$vocabulary" \
     "$environment/bin/pytest" -m "not gpu" "$@" || status=$?
 say "finished in $((SECONDS - started)) s"

@@ -27,7 +27,7 @@ def anonymous_bytes():
 
 
 class PeakMemory(threading.Thread):
-    """Largest anonymous memory seen, sampled every 5 ms (the kernel keeps a peak of the total only)."""
+    """Largest anonymous memory seen, sampled every 20 ms (the kernel keeps a peak of the total only)."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -37,7 +37,7 @@ class PeakMemory(threading.Thread):
     def run(self):
         while True:
             self.peak = max(self.peak, anonymous_bytes())
-            time.sleep(0.005)
+            time.sleep(0.02)
 
 
 class StageClock:
@@ -96,16 +96,17 @@ class Project:
 
     def __init__(self, checkpoint, threads):
         sys.path.insert(0, str(ROOT))
+        start = time.perf_counter()
         import torch
 
         import qwen3tts
 
         torch.set_num_threads(threads)
         self.module, self.import_bytes = qwen3tts, anonymous_bytes()
-        start = time.perf_counter()
+        self.import_seconds, start = time.perf_counter() - start, time.perf_counter()
         self.tts = qwen3tts.load(checkpoint, backend="torch", device="cpu", dtype="float32")
         self.load_seconds = time.perf_counter() - start
-        self.talker = self.tts.runtime.talker
+        self.talker = self.tts.engine.runtime.talker
         self.versions = {"qwen3tts": qwen3tts.__version__, "torch": torch.__version__}
 
     def speak(self, text, frames):
@@ -118,6 +119,7 @@ class Official:
 
     def __init__(self, checkpoint, threads):
         sys.path.insert(0, str(ROOT / "scripts" / "parity" / "stubs"))
+        start = time.perf_counter()
         import torch
         import transformers
         from qwen_tts import Qwen3TTSModel
@@ -125,7 +127,7 @@ class Official:
         transformers.logging.set_verbosity_error()
         torch.set_num_threads(threads)
         self.import_bytes = anonymous_bytes()
-        start = time.perf_counter()
+        self.import_seconds, start = time.perf_counter() - start, time.perf_counter()
         self.tts = Qwen3TTSModel.from_pretrained(checkpoint, dtype=torch.float32)
         self.load_seconds = time.perf_counter() - start
         self.talker = self.tts.model.talker
@@ -166,8 +168,10 @@ def main():
     os.dup2(2, 1)
     memory = PeakMemory()
     side = {"project": Project, "official": Official}[a.package](a.checkpoint, a.threads)
-    ready = {"load_seconds": side.load_seconds, "import_anonymous_bytes": side.import_bytes,
-             "load_peak_anonymous_bytes": memory.peak, "weight_bytes_per_frame": frame_bytes(side.talker),
+    ready = {"import_seconds": side.import_seconds, "load_seconds": side.load_seconds,
+             "import_anonymous_bytes": side.import_bytes,
+             "load_peak_anonymous_bytes": memory.peak,
+             "weight_bytes_per_frame": frame_bytes(side.talker),
              "versions": {"python": platform.python_version(), **side.versions}}
     print(json.dumps(ready), file=answers, flush=True)
     serve(side, memory, answers)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))  # scripts also run from a clone that is not installed
+sys.path.append(str(HERE.parents[1]))  # for a clone that is not installed; an installed package wins
 
 from qwen3tts.synthetic import listed_checkpoints, make_listed_checkpoint, weights_sha256  # noqa: E402
 

@@ -65,7 +65,7 @@ def report(checkpoint, case, result):
     if result.differences:
         found = f"DIFFERENT {result.differences[0]}"
     errors = " ".join(f"{name} {error:.1e}" for name, error in result.errors.items())
-    print(f"{checkpoint + '/' + case['name']:46s} {found}  {errors}", flush=True)
+    print(f"{checkpoint + '/' + case['name']:46s}  {found}  {errors}", flush=True)
     for text in (*result.ties, *result.differences[1:4]):
         print(f"    {text}")
     if result.differences:

@@ -60,6 +60,7 @@ def _sampling(rng):
     """At least one of the two samplers draws. top_k 0 = off, 1 = greedy through the random path."""
     talker, subtalker = rng.choice(((True, True), (True, True), (True, False), (False, True)))
     return {"do_sample": talker, "temperature": round(rng.uniform(0.3, 1.6), 2),
-            "top_k": rng.choice((0, 1, 5, 50, 5000)), "top_p": rng.choice((1.0, 0.95, 0.8, 0.3)), "repetition_penalty": rng.choice((1.0, 1.05, 1.3)),
+            "top_k": rng.choice((0, 1, 5, 50, 5000)), "top_p": rng.choice((1.0, 0.95, 0.8, 0.3)),
+            "repetition_penalty": rng.choice((1.0, 1.05, 1.3)),
             "subtalker_dosample": subtalker, "subtalker_temperature": round(rng.uniform(0.3, 1.6), 2),
             "subtalker_top_k": rng.choice((0, 1, 5, 50, 5000)), "subtalker_top_p": rng.choice((1.0, 0.95, 0.8, 0.3))}

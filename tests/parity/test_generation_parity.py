@@ -103,3 +103,11 @@ def test_fixtures_belong_to_the_listed_cases(manifest):
 def test_native_interface_refuses_the_instruct_that_the_official_package_drops(project):
     with pytest.raises(qwen3tts.errors.VoiceError, match="instruct"):
         project("tiny-custom_voice").tts.generate("Hello.", voice="uncle_fu", instruct="Speak in a warm voice.")
+
+
+def test_drop_in_class_warns_where_the_official_class_is_silent(project):
+    dropin = project("tiny-custom_voice").dropin
+    with pytest.warns(UserWarning, match="instruct"):
+        dropin.generate_custom_voice("Hello.", "uncle_fu", instruct="Speak in a warm voice.", max_new_tokens=2)
+    with pytest.warns(UserWarning, match="no_such_option"):
+        dropin.generate_custom_voice("Hello.", "uncle_fu", max_new_tokens=2, no_such_option=1)

@@ -11,7 +11,7 @@ import torch
 from qwen3tts.checkpoint.weights import DtypeRule, TensorReader
 from qwen3tts.errors import WeightsError
 
-BLOCK = 1 << 20
+BLOCK = 1 << 18
 """Elements that are converted and checked at a time: the check then reads what is still in the CPU's cache."""
 
 

@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0, or 2 with a message on stderr."""
+    """Exit code 0; 2 with a message on stderr; 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     start = time.perf_counter()
     try:
@@ -55,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Qwen3TTSError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
     print(f"{folder}: {options.preset} {options.type}, {time.perf_counter() - start:.1f} s")
     return 0
 

@@ -31,6 +31,11 @@ CODEC_IDS = {
     "codec_pad_id": 2148, "codec_bos_id": 2149, "codec_eos_token_id": 2150, "codec_think_id": 2154,
     "codec_nothink_id": 2155, "codec_think_bos_id": 2156, "codec_think_eos_id": 2157,
 }  # fmt: skip
+REAL_TEXT_IDS = {
+    "vocab": 151676, "assistant": 77091, "im_start": 151644, "im_end": 151645, "tts_pad": 151671, "tts_bos": 151672,
+    "tts_eos": 151673,
+}  # fmt: skip
+"""what `tokenizer_files.text_ids` returns for the real vocabulary"""
 CODEBOOK = 2048
 
 TINY_CODEBOOK = 64

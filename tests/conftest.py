@@ -54,7 +54,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
         key = repr((model_type, preset, sorted(settings.items(), key=repr)))
         if key not in made:
             made[key] = tmp_path_factory.mktemp("checkpoints") / f"{preset}-{model_type}-{len(made)}"
-            make_checkpoint(preset, model_type, made[key], **({"eos_gain": 0.5} | settings))
+            make_checkpoint(made[key], preset=preset, model_type=model_type, **({"eos_gain": 0.5} | settings))
         return made[key]
 
     return make

@@ -42,7 +42,7 @@ def parse_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.
     if dtype is None:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     found = DTYPES.get(dtype.lower()) if isinstance(dtype, str) else dtype
-    if found not in DTYPES.values():
+    if found is None or found not in DTYPES.values():
         raise OptionError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)} or the torch dtype.")
     return found
 
@@ -71,9 +71,7 @@ def load(
     template = ChatTemplate.from_config(checkpoint.config, TextTokenizer.from_folder(checkpoint.path))
     options = runtime if runtime is not None else RuntimeOptions()
     opened = open_runtime(name, checkpoint=checkpoint, device=where, dtype=kind, options=options)
-    return TTS(
-        opened, template, checkpoint.generation_config, backend=name, load_seconds=time.perf_counter() - started
-    )
+    return TTS(opened, template, checkpoint.generation_config, backend=name, load_seconds=time.perf_counter() - started)
 
 
 class TTS:
@@ -131,7 +129,7 @@ class TTS:
     @overload
     def generate(
         self,
-        text: Sequence[str],
+        text: list[str] | tuple[str, ...],
         voice: VoiceLike | Sequence[VoiceLike] = None,
         language: str | None | Sequence[str | None] = "auto",
         instruct: str | None | Sequence[str | None] = None,
@@ -143,7 +141,7 @@ class TTS:
 
     def generate(
         self,
-        text: str | Sequence[str],
+        text: str | list[str] | tuple[str, ...],
         voice: VoiceLike | Sequence[VoiceLike] = None,
         language: str | None | Sequence[str | None] = "auto",
         instruct: str | None | Sequence[str | None] = None,

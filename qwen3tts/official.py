@@ -55,9 +55,11 @@ class Qwen3TTSModel:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any) -> "Qwen3TTSModel":
-        """Loads a folder or hub id. dtype (or torch_dtype; default float32), device_map (a device, "auto" or {"": device};
-        default the CPU), revision, cache_dir and local_files_only are as in transformers; attn_implementation and its
-        like have no effect here. Raises OptionError for others, and what load() raises."""
+        """Loads a folder or hub id.
+
+        dtype (or torch_dtype; default float32), device_map (a device, "auto" or {"": device}; default the CPU), revision,
+        cache_dir and local_files_only are as in transformers; attn_implementation and its like have no effect here.
+        Raises OptionError for others, and what load() raises."""
         dtype = kwargs.pop("torch_dtype", None)
         dtype = kwargs.pop("dtype", dtype)
         if isinstance(dtype, str) and dtype == "auto":
@@ -73,7 +75,9 @@ class Qwen3TTSModel:
         passed = {name: kwargs.pop(name) for name in LOADING if name in kwargs}
         for name in kwargs:
             known = ("dtype", "device_map", "local_files_only", *LOADING)
-            raise OptionError(f"from_pretrained does not know {name!r}.{nearest(name, known)} It takes {', '.join(known)}.")
+            raise OptionError(
+                f"from_pretrained does not know {name!r}.{nearest(name, known)} It takes {', '.join(known)}."
+            )
         tts = load(
             pretrained_model_name_or_path,
             backend="torch",
@@ -110,7 +114,9 @@ class Qwen3TTSModel:
         texts = _listed(text)
         if drops_instruct(self.tts.config):
             if any(_listed(instruct)):
-                _warn("0.6B custom voice models cannot follow an instruct; it is dropped, as the official package does.")
+                _warn(
+                    "0.6B custom voice models cannot follow an instruct; it is dropped, as the official package does."
+                )
             instruct = None
         speakers = _column("speaker", speaker, len(texts))
         return self._generate(texts, speakers, language, instruct, non_streaming_mode, kwargs)
@@ -123,7 +129,7 @@ class Qwen3TTSModel:
         non_streaming_mode: bool = True,
         **kwargs: Any,
     ) -> Wavs:
-        """(waveforms float32 [samples] in [-1, 1], sample rate) in a voice that `instruct` describes; "" describes none."""
+        """(waveforms float32 [samples], sample rate) in a voice that `instruct` describes; "" describes none."""
         self._require("voice_design")
         texts = _listed(text)
         return self._generate(texts, [None] * len(texts), language, instruct, non_streaming_mode, kwargs)
@@ -195,7 +201,9 @@ class Qwen3TTSModel:
         name = str(speaker).lower() if speaker else None
         if name is not None and name not in config.talker.speakers:
             choices = supported_speakers(config)
-            raise VoiceError(f"Unsupported speaker {speaker!r}.{nearest(name, choices)} There are {', '.join(choices)}.")
+            raise VoiceError(
+                f"Unsupported speaker {speaker!r}.{nearest(name, choices)} There are {', '.join(choices)}."
+            )
         voice = ResolvedVoice(
             language_id=language_id(config, resolve_language(config, str(language)), name),
             speaker_id=config.talker.speakers[name] if name is not None else None,

@@ -108,7 +108,7 @@ class GenerateOptions:
         return type(self)(**({name: getattr(self, name) for name in self.passed} | changes))
 
     def over(self, checkpoint: Mapping[str, Any]) -> Self:
-        """These options on top of the checkpoint's values: what is passed wins, then the checkpoint, then the default."""
+        """These options on the checkpoint's values: what is passed wins, then the checkpoint, then the default."""
         values = {name: value for name, value in checkpoint.items() if name in OPTION_NAMES}
         values |= {name: getattr(self, name) for name in self.passed}
         return type(self)(**values)

@@ -95,7 +95,9 @@ def _checked_device(device: str | torch.device) -> torch.device:
         torch.empty(1, device=wanted)
     except (RuntimeError, AssertionError, ValueError, TypeError) as error:
         first = str(error).splitlines()[0]
-        raise BackendError(f"The device {str(device)!r} cannot be used: {first}. `qwen3tts doctor` lists devices.") from error
+        raise BackendError(
+            f"The device {str(device)!r} cannot be used: {first}. `qwen3tts doctor` lists devices."
+        ) from error
     return wanted
 
 

@@ -47,7 +47,7 @@ class CausalConv1d(Causal):
 
 
 class CausalConvTranspose1d(Causal):
-    """[B, in, T] -> [B, out, T * stride]; kernel = stride or 2 * stride. Output t * stride + p sees inputs t and t - 1."""
+    """[B, in, T] -> [B, out, T * stride]; kernel = stride or 2 * stride, so output t * stride + p sees t and t - 1."""
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int) -> None:
         super().__init__()

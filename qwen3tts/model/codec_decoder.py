@@ -46,7 +46,7 @@ class _Books(nn.Module):
 
 
 class ResidualQuantizer(nn.Module):
-    """Sum of the entries of some codebooks, then a 1x1 convolution. The checkpoint's input_proj serves encoding only."""
+    """Sum of the entries of some codebooks, then a 1x1 convolution. The file's input_proj serves encoding only."""
 
     def __init__(self, books: int, size: int, width: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class ResidualQuantizer(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         """int64 [T, books] -> [1, width, T]."""
-        tables = [layer._codebook.entries for layer in self.vq.layers]
+        tables = [module.entries for module in self.vq.modules() if isinstance(module, Codebook)]
         total = F.embedding(codes[:, 0], tables[0])
         for i, table in enumerate(tables[1:], 1):
             total = total + F.embedding(codes[:, i], table)
@@ -132,7 +132,8 @@ class ConvNeXtBlock(nn.Module):
     def forward(self, x: Tensor, state: StreamState) -> Tensor:
         y = self.norm(self.dwconv(x, state).transpose(1, 2))
         y = self.gamma * self.pwconv2(F.gelu(self.pwconv1(y)))
-        return x + y.transpose(1, 2)
+        out: Tensor = x + y.transpose(1, 2)
+        return out
 
 
 class ResidualUnit(nn.Module):
@@ -210,14 +211,16 @@ class CodecDecoder(nn.Module):
     def _step(self, codes: Tensor, state: StreamState) -> Tensor:
         x = self.pre_conv(self.quantizer(codes), state)
         x = self.pre_transformer(x[0].T, state).T[None]
-        for transposed, block in self.upsample:  # type: ignore[misc]
-            x = block(transposed(x, state), state)
+        for stage in self.upsample:
+            for layer in stage.children():
+                x = layer(x, state)
         first, *blocks, activation, last = self.decoder
         x = first(x, state)
         for block in blocks:
             x = block(x, state)
         state.frames += codes.shape[0]
-        return last(activation(x), state)[0, 0].float().clamp(-1, 1)
+        samples: Tensor = last(activation(x), state)[0, 0]
+        return samples.float().clamp(-1, 1)
 
     def decode_official(self, codes: Tensor) -> Iterator[Tensor]:
         """As the official package: 300 frames at a time, each after 25 frames of context whose audio is dropped.

@@ -42,7 +42,7 @@ class RMSNorm(nn.Module):
 
 
 class RotaryTable:
-    """cos and sin of position * theta^(-2i / head_dim) in fp32, stored in `dtype`, for `positions` positions from `start`.
+    """cos and sin of position * theta^(-2i / head_dim), in fp32, stored in `dtype`: `positions` of them from `start`.
 
     The talker's three-axis "interleaved mrope" has equal positions on all axes in speech, so it is this plain table."""
 
@@ -55,7 +55,7 @@ class RotaryTable:
         self.cos, self.sin = angle.cos().to(dtype), angle.sin().to(dtype)
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x [N, heads, head_dim], positions int64 [N] counted from `start` -> x, its halves rotated against each other."""
+        """x [N, heads, head_dim], positions int64 [N] counted from `start` -> x, halves rotated against each other."""
         cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
         a, b = x.chunk(2, -1)
         return torch.cat((a * cos + -b * sin, b * cos + a * sin), -1)

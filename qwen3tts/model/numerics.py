@@ -1,10 +1,11 @@
 """The arithmetic the model is defined in: no TF32, no reduced-precision sums, no autocast, no gradients.
 
-torch keeps these switches per process. `exact_arithmetic` sets them for the length of a `with` block and gives back what
-it found, so that an application's own settings survive.
+torch keeps these switches per process. `exact_arithmetic` sets them for the length of a `with` block and gives back
+what it found, so that an application's own settings survive.
 """
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -41,7 +42,7 @@ def _enter() -> None:
                     old = getattr(owner, name)
                     if old != value:
                         setattr(owner, name, value)
-                        _saved.append(lambda owner=owner, name=name, old=old: setattr(owner, name, old))
+                        _saved.append(functools.partial(setattr, owner, name, old))
             except BaseException:
                 _restore()
                 raise

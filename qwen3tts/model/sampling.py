@@ -4,10 +4,12 @@ Talker logits (fp32) are processed in this order: repetition penalty, minimum le
 code predictor's logits, temperature, top-k, top-p and the draw.
 
 The draw ("philox")
-  1. candidates by processed logit l descending, then index ascending; l_0 is the first. Temperature is an IEEE division.
+  1. candidates by processed logit l descending, then index ascending; l_0 is the first. Temperature is an IEEE
+     division.
   2. top-k keeps exactly the first k (0 = all).
   3. e_i = floor(2^24 * exp(l_i - l_0)) by `exp_weights`; S = sum of e_i in 64-bit integers, so its order is free.
-  4. top-p keeps the shortest prefix with (cumulative sum * 2^24) >= round(p * 2^24) * S; S is then taken over the prefix.
+  4. top-p keeps the shortest prefix with (cumulative sum * 2^24) >= round(p * 2^24) * S (round half to even); S is
+     then taken over the prefix.
   5. t = ((w >> 8) * S) >> 24 for the 32-bit random word w; the first i with cumulative sum > t is picked.
 Greedy picks the lowest index among equals.
 

@@ -3,7 +3,6 @@
 import base64
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,4 +74,3 @@ class Speech:
 
         data = base64.b64encode(wav_bytes(self.samples, self.sample_rate)).decode()
         return f'<audio controls src="data:audio/wav;base64,{data}"></audio>'
-

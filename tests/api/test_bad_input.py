@@ -35,8 +35,16 @@ def test_requests_that_do_not_fit_the_model(tts, design_tts, base_tts):
         (lambda: tts.generate("Hi", Voice.from_x_vector(np.ones(64))), VoiceError, "base model"),
         (lambda: design_tts.generate("Hi", "ryan"), VoiceError, "describe it in instruct"),
         (lambda: base_tts.generate("Hi", "ryan"), VoiceError, "no preset voices"),
-        (lambda: base_tts.generate("Hi", Voice.from_x_vector(np.ones(65))), VoiceError, "65 values, this model needs 64"),
-        (lambda: base_tts.generate("Hi", Voice.from_x_vector(np.ones(64)), instruct="x"), VoiceError, "takes no instruct"),
+        (
+            lambda: base_tts.generate("Hi", Voice.from_x_vector(np.ones(65))),
+            VoiceError,
+            "65 values, this model needs 64",
+        ),
+        (
+            lambda: base_tts.generate("Hi", Voice.from_x_vector(np.ones(64)), instruct="x"),
+            VoiceError,
+            "takes no instruct",
+        ),
         (lambda: tts.generate("", "ryan"), TextError, "empty"),
         (lambda: tts.generate(" \n\t", "ryan"), TextError, "blank"),
         (lambda: tts.generate(3, "ryan"), TextError, "string or a list"),

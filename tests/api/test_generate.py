@@ -33,7 +33,9 @@ def test_batch_of_five_equals_five_single_runs(request, fixture, sampled, seed):
     voices = [pick.choice(tts.voices) for _ in TEXTS]
     modes = [pick.choice(["whole", "streamed"]) for _ in TEXTS]
     options = [
-        GenerateOptions(seed=pick.randrange(2**64), max_frames=pick.randrange(3, 24), text_mode=mode, **({} if sampled else GREEDY))
+        GenerateOptions(
+            seed=pick.randrange(2**64), max_frames=pick.randrange(3, 24), text_mode=mode, **({} if sampled else GREEDY)
+        )
         for mode in modes
     ]
     batch = tts.generate(TEXTS, voices, languages, options=options)
@@ -60,7 +62,9 @@ def test_more_texts_than_streams(tiny_checkpoint, seed):
     with qwen3tts.load(tiny_checkpoint(), backend="cpu", runtime=RuntimeOptions(max_streams=2)) as narrow:
         queued = narrow.generate(["Hello."] * 7, "ryan", options=options)
         assert [speech.frames for speech in queued] == [3, 8, 3, 8, 3, 8, 3]
-        assert all(same(row, narrow.generate("Hello.", "ryan", options=o)) for row, o in zip(queued, options, strict=True))
+        assert all(
+            same(row, narrow.generate("Hello.", "ryan", options=o)) for row, o in zip(queued, options, strict=True)
+        )
 
 
 def test_seeds(tts):

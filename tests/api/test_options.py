@@ -14,7 +14,8 @@ BAD = [
     ("repetition_penalty", 0.0), ("repetition_penalty", "1.05"),
     ("seed", -1), ("seed", 2**64), ("seed", 1.0), ("seed", True),
     ("max_frames", 0), ("max_frames", -3), ("max_frames", 2.5),
-    ("text_mode", "Whole"), ("text_mode", ""), ("text_lookahead_tokens", 0), ("rng", "numpy"), ("codec_chunking", "fast"),
+    ("text_mode", "Whole"), ("text_mode", ""), ("text_lookahead_tokens", 0), ("rng", "numpy"),
+    ("codec_chunking", "fast"),
 ]  # fmt: skip
 
 
@@ -24,7 +25,9 @@ def test_bad_values_are_refused_by_name(name, value):
         GenerateOptions(**{name: value})
 
 
-@pytest.mark.parametrize(("name", "value"), [("max_streams", 0), ("max_positions", 3), ("kv_bytes", 0), ("kv_bytes", 1.5)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_streams", 0), ("max_positions", 3), ("kv_bytes", 0), ("kv_bytes", 1.5)]
+)
 def test_bad_runtime_values(name, value):
     with pytest.raises(OptionError, match=f"^{name} is "):
         RuntimeOptions(**{name: value})
@@ -47,7 +50,9 @@ def test_defaults():
 def test_the_caller_wins_over_the_checkpoint_over_the_default():
     checkpoint = {"top_k": 20, "temperature": 0.5, "max_new_tokens": 100}
     merged = GenerateOptions(temperature=0.9).over(checkpoint)
-    assert (merged.top_k, merged.temperature, merged.top_p) == (20, 0.9, 1.0), "0.9 was passed, though it is the default"
+    assert (merged.top_k, merged.temperature, merged.top_p) == (20, 0.9, 1.0), (
+        "0.9 was passed, though it is the default"
+    )
     assert GenerateOptions().over(checkpoint).temperature == 0.5
     replaced = GenerateOptions(seed=3).replace(top_p=0.9)
     assert replaced.passed == {"seed", "top_p"}

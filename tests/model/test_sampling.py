@@ -44,11 +44,9 @@ def slow_pick(logits, params, word):
     weights = [slow_weight(f32(scores[i] - scores[order[0]])) for i in order]
     total = sum(weights)
     if params.top_p < 1.0:
-        cumulative = 0
-        for length, weight in enumerate(weights, 1):
-            cumulative += weight
-            if cumulative * 2**24 >= round(params.top_p * 2**24) * total:
-                break
+        length = 1
+        while sum(weights[:length]) * 2**24 < round(params.top_p * 2**24) * total:
+            length += 1
         weights = weights[:length]
         total = sum(weights)
     threshold = ((word >> 8) * total) >> 24

@@ -1,4 +1,4 @@
-"""FrameDecoder in plain torch. The products of a step are shared by all rows; attention and sampling are each row's own."""
+"""FrameDecoder in plain torch: all rows share the products of a step; attention and sampling are each row's own."""
 
 from collections.abc import Sequence
 
@@ -187,9 +187,7 @@ class TorchFrameDecoder:
         for i, row in enumerate(rows):
             request = row.request
             too_early = config.codec_eos_id if row.frames < MIN_TOKENS else None
-            scores = process_talker_logits(
-                logits[i], row.seen, request.repetition_penalty, self._suppressed, too_early
-            )
+            scores = process_talker_logits(logits[i], row.seen, request.repetition_penalty, self._suppressed, too_early)
             row.hidden, row.token = hidden[i], row.pick(scores, request.talker, 0)
             row.seen[row.token] = True
         for row, token in zip(rows, torch.stack([row.token for row in rows]).tolist(), strict=True):

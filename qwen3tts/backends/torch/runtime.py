@@ -51,7 +51,7 @@ class TorchRuntime:
 def load_runtime(
     checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, options: RuntimeOptions
 ) -> TorchRuntime:
-    """Reads the weights: the talker in `dtype`, the codec in fp32, heads in fp32. Raises CheckpointError, OptionError."""
+    """Reads the weights: the talker in `dtype`, codec and heads in fp32. Raises CheckpointError or OptionError."""
     config = checkpoint.config
     context = config.talker.transformer.max_positions
     if options.max_positions is not None and options.max_positions > context:
@@ -61,7 +61,11 @@ def load_runtime(
         codec = CodecDecoder(config.codec.decoder, config.codec.samples_per_frame)
     with checkpoint.model_weights() as weights:
         load_module(
-            talker, weights, prefix="talker.", device=device, dtype_of=lambda key, stored: stored_dtype(key, stored, dtype)
+            talker,
+            weights,
+            prefix="talker.",
+            device=device,
+            dtype_of=lambda key, stored: stored_dtype(key, stored, dtype),
         )
     with checkpoint.codec_weights() as weights:
         load_module(codec, weights, prefix="decoder.", device=device, dtype_of=lambda key, stored: torch.float32)

@@ -1,8 +1,8 @@
 """qwen3tts: speech from Alibaba's Qwen3-TTS models, equal to the official package.
 
-    import qwen3tts
-    with qwen3tts.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
-        tts.generate("Hello, world.", voice="ryan", language="english").save("hello.wav")
+import qwen3tts
+with qwen3tts.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
+    tts.generate("Hello, world.", voice="ryan", language="english").save("hello.wav")
 """
 
 from qwen3tts._version import __version__

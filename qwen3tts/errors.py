@@ -61,6 +61,6 @@ class AudioError(Qwen3TTSError, OSError):
 
 
 def nearest(name: object, choices: Iterable[str]) -> str:
-    """" Did you mean 'x'?" for the closest of `choices`, or "" when none is close."""
+    """ " Did you mean 'x'?" for the closest of `choices`, or "" when none is close."""
     close = difflib.get_close_matches(str(name).lower(), list(choices), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""

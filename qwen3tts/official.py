@@ -57,9 +57,9 @@ class Qwen3TTSModel:
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any) -> "Qwen3TTSModel":
         """Loads a folder or hub id.
 
-        dtype (or torch_dtype; default float32), device_map (a device, "auto" or {"": device}; default the CPU), revision,
-        cache_dir and local_files_only are as in transformers; attn_implementation and its like have no effect here.
-        Raises OptionError for others, and what load() raises."""
+        dtype (or torch_dtype; default float32), device_map (a device, "auto" or {"": device}; default the CPU),
+        revision, cache_dir and local_files_only are as in transformers; attn_implementation and its like have no
+        effect here. Raises OptionError for others, and what load() raises."""
         dtype = kwargs.pop("torch_dtype", None)
         dtype = kwargs.pop("dtype", dtype)
         if isinstance(dtype, str) and dtype == "auto":

@@ -14,7 +14,23 @@ from qwen3tts.model.philox import random_words
 from qwen3tts.model.sampling import SamplingParams, exp_weights, pick_philox
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "model" / "sampling_vectors.json"
-X = [0.0, -1e-7, -0.001, -0.3465, -0.3466, -0.6931472, -1.0, -2.5, -3.1415927, -7.77, -12.0, -16.0, -16.63, -16.64, -17.0]
+X = [
+    0.0,
+    -1e-7,
+    -0.001,
+    -0.3465,
+    -0.3466,
+    -0.6931472,
+    -1.0,
+    -2.5,
+    -3.1415927,
+    -7.77,
+    -12.0,
+    -16.0,
+    -16.63,
+    -16.64,
+    -17.0,
+]
 SETTINGS = [
     dict(size=3072, temperature=0.9, top_k=50, top_p=1.0, codebook=0),
     dict(size=2048, temperature=0.9, top_k=50, top_p=1.0, codebook=1),

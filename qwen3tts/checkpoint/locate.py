@@ -54,12 +54,20 @@ def locate(
     Raises DownloadError, whose message says what can be done.
     """
     name = os.fspath(model)
-    path = Path(name).expanduser()
-    if path.is_dir():
+    if not name.strip():
+        raise DownloadError("The model is blank; expected a checkpoint folder or a hub id such as owner/name")
+    try:
+        path = Path(name).expanduser()
+        is_folder, exists = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:  # no permission, name too long, no such user after ~
+        raise DownloadError(
+            f"{name!r} cannot be looked up: {error}; expected a checkpoint folder or a hub id"
+        ) from error
+    if is_folder:
         if revision is not None:
             raise DownloadError(f"{name} is a local folder, so it has no revision {revision!r}; leave revision out")
         return path
-    if path.exists():
+    if exists:
         raise DownloadError(f"{name} is a file; expected the folder of a checkpoint or a hub id such as owner/name")
     looks_local = isinstance(model, Path) or name.startswith((".", "~", os.sep)) or not _HUB_ID.fullmatch(name)
     if looks_local:
@@ -92,40 +100,28 @@ def _download(
         "etag_timeout": TIMEOUT_SECONDS,
     }
     offline = offline or bool(constants.HF_HUB_OFFLINE)
-    unreachable = None if offline else _ask_hub(repo, revision)
+    refusal = None if offline else _ask_hub(repo, revision)
     try:
-        path = Path(snapshot_download(**arguments, local_files_only=offline or unreachable is not None))
+        path = Path(snapshot_download(**arguments, local_files_only=offline or refusal is not None))
     except Exception as error:  # the network can fail in many classes; all become one, with its cause
-        if unreachable is not None:
-            raise DownloadError(
-                f"{repo} is not in the cache and cannot be downloaded: {unreachable}. Check the "
-                "network, or give the folder of a copy."
-            ) from error
-        raise DownloadError(_explain(repo, revision, offline, error)) from error
-    if unreachable is not None:
-        logger.warning("The hub cannot be reached (%s); using the cached copy of %s", unreachable, repo)
+        cause = error if refusal is None else refusal
+        raise DownloadError(_explain(repo, revision, offline, cause)) from cause
+    if refusal is not None:
+        logger.warning("Using the cached copy of %s. %s", repo, _explain(repo, revision, offline, refusal))
     return path
 
 
-def _ask_hub(repo: str, revision: str | None) -> str | None:
-    """None if the hub has the repository and revision; how the connection failed if it did.
+def _ask_hub(repo: str, revision: str | None) -> Exception | None:
+    """None if the hub has the repository and revision, otherwise what went wrong.
 
-    snapshot_download asks the same again, but without a time limit. Raises DownloadError if the answer is no.
+    snapshot_download asks the same again, but without a time limit.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         HfApi().repo_info(repo, revision=revision, timeout=TIMEOUT_SECONDS)
-    except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
-        raise DownloadError(_explain(repo, revision, False, error)) from error
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        if status in (401, 403):
-            raise DownloadError(_explain(repo, revision, False, error)) from error
-        return f"the hub answered with status {status}"
-    except Exception as error:  # connection refused, no such host, time-out, proxy, TLS, no valid answer
-        return f"{type(error).__name__}: {error}"
+    except Exception as error:  # an answer of the hub, connection refused, no such host, time-out, proxy, TLS
+        return error
     return None
 
 
@@ -170,5 +166,6 @@ def _explain(repo: str, revision: str | None, offline: bool, error: Exception) -
     if isinstance(error, PermissionError):
         return f"{repo} cannot be stored: {error}. Choose another folder with cache_dir"
     return (
-        f"The download of {repo} failed ({type(error).__name__}: {error}). Start it again: it goes on where it stopped"
+        f"{repo} cannot be downloaded ({type(error).__name__}: {str(error).strip()}). Check the network and try again "
+        "(a download goes on where it stopped), or give the folder of a copy"
     )

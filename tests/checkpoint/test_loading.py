@@ -112,6 +112,17 @@ def test_overflow_in_half_precision(tmp_path: Path, value: float) -> None:
     assert torch.equal(load(edge, tmp_path, torch.float16)["x"], edge["x"].half())
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 65536.0])
+def test_other_devices_are_checked_from_the_source(tmp_path: Path, value: float) -> None:
+    """What lies on another device is not read back; the meta device stands for one."""
+    size = loading_module.BLOCK + 7
+    tensors = {"x": torch.ones(size), "y": torch.ones(size)}
+    tensors["y"][-2] = value
+    module = module_of({"x": (size,), "y": (size,)})
+    with reader_of(tmp_path, tensors) as reader, pytest.raises(WeightsError, match="'y' has weights"):
+        load_module(module, reader, prefix="", device=torch.device("meta"), dtype_of=lambda key, stored: torch.float16)
+
+
 def test_missing_and_other_shape(tmp_path: Path) -> None:
     with reader_of(tmp_path, {"a.weight": torch.ones(2, 3)}) as reader:
         for wanted, message in (

@@ -41,10 +41,13 @@ class Comparison:
     errors: dict[str, float] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
     ties: list[str] = field(default_factory=list)
+    codes: bool = False
+    """whether codes were among what was compared"""
 
     def add(self, name, ours, theirs, *, seen=None):
         """One array. `seen`: the official scores that decide whether a code difference is a tie."""
         kind = name.split(".")[0]
+        self.codes |= kind == "codes"
         shared = min(len(ours), len(theirs))
         if kind in EXACT and not np.array_equal(ours[:shared], theirs[:shared]):
             self._unequal(name, ours[:shared], theirs[:shared], seen)

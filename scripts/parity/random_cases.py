@@ -33,6 +33,9 @@ def _case(rng, model_type, index):
     case = {"name": f"random_{index}", "kind": kind, "non_streaming_mode": rng.random() < 0.5,
             "max_new_tokens": rng.randint(2, 30), "seed": rng.randrange(2**31),
             "rows": [_row(rng, model_type) for _ in range(rows)]}
+    if kind != "voice_clone" and rng.random() < 0.15:
+        row = case["rows"][0]
+        row["text"] = rng.choice(("\n", " ", "\n\n")) + row["text"] + rng.choice(("", " ", "\n"))
     return case | ({"sampling": sampling} if sampling else {})
 
 
@@ -51,7 +54,7 @@ def _row(rng, model_type):
 
 
 def _text(rng):
-    """White space at the ends is left out: this project strips it, the official package does not."""
+    """Without white space at the ends: the native interface strips it, the official package does not."""
     words = [rng.choice(PIECES) for _ in range(rng.randint(1, 14))]
     return rng.choice((" ", "", " ")).join(words).strip() or "Hi"
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from qwen3tts.model.config import TalkerConfig
 from qwen3tts.model.kv_cache import EqualRows
-from qwen3tts.model.layers import DecoderBlock, Head, RMSNorm, RotaryTable, run_blocks
+from qwen3tts.model.layers import DecoderBlock, Head, RMSNorm, RotaryTable, lookup_table, run_blocks
 
 Pick = Callable[[int, Tensor], Tensor]
 """(codebook, fp32 logits [B, vocabulary]) -> int64 [B]"""
@@ -22,7 +22,7 @@ class PredictorStack(nn.Module):
         self.layers = nn.ModuleList(DecoderBlock(t, i) for i in range(t.num_layers))
         self.norm = RMSNorm(t.hidden_size, t.rms_norm_eps)
         self.codec_embedding = nn.ModuleList(
-            nn.Embedding(config.code_predictor.vocab_size, config.transformer.hidden_size)
+            lookup_table(config.code_predictor.vocab_size, config.transformer.hidden_size)
             for _ in range(config.num_code_groups - 1)
         )
 

@@ -149,6 +149,12 @@ def run_blocks(
     return out
 
 
+def lookup_table(size: int, width: int) -> nn.Embedding:
+    """An embedding table to be loaded. Without an initialization, whose first call costs torch seconds of imports."""
+    table: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(size, width))
+    return table
+
+
 class Head(nn.Module):
     """Logits whose fp32 sums are never rounded: rounded to bf16, 40 % of draws would tie at the top-k edge.
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from qwen3tts.model.code_predictor import CodePredictor
 from qwen3tts.model.config import TalkerConfig
 from qwen3tts.model.kv_cache import PackedRows, RowCache
-from qwen3tts.model.layers import DecoderBlock, Head, RMSNorm, RotaryTable, run_blocks
+from qwen3tts.model.layers import DecoderBlock, Head, RMSNorm, RotaryTable, lookup_table, run_blocks
 
 
 class TextProjection(nn.Module):
@@ -33,8 +33,8 @@ class TalkerStack(nn.Module):
         t = config.transformer
         self.layers = nn.ModuleList(DecoderBlock(t, i) for i in range(t.num_layers))
         self.norm = RMSNorm(t.hidden_size, t.rms_norm_eps)
-        self.codec_embedding = nn.Embedding(config.vocab_size, t.hidden_size)
-        self.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
+        self.codec_embedding = lookup_table(config.vocab_size, t.hidden_size)
+        self.text_embedding = lookup_table(config.text_vocab_size, config.text_hidden_size)
 
 
 class Talker(nn.Module):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from qwen3tts.model.config import TalkerConfig
 from qwen3tts.model.kv_cache import EqualRows
-from qwen3tts.model.layers import DecoderBlock, Head, RMSNorm, RotaryTable, lookup_table, run_blocks
+from qwen3tts.model.layers import DecoderBlock, Head, Linear, RMSNorm, RotaryTable, lookup_table, run_blocks
 
 Pick = Callable[[int, Tensor], Tensor]
 """(codebook, fp32 logits [B, vocabulary]) -> int64 [B]"""
@@ -40,7 +40,7 @@ class CodePredictor(nn.Module):
         width, talker_width = self.config.hidden_size, config.transformer.hidden_size
         self.lm_head = nn.ModuleList(Head(width, config.code_predictor.vocab_size) for _ in range(self.groups - 1))
         self.small_to_mtp_projection: nn.Module = (
-            nn.Linear(talker_width, width) if width != talker_width else nn.Identity()
+            Linear(talker_width, width) if width != talker_width else nn.Identity()
         )
 
     def prepare(self) -> None:

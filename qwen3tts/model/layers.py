@@ -27,6 +27,17 @@ class AttentionCache(Protocol):
         ...
 
 
+class Linear(nn.Linear):
+    """x @ weightᵀ (+ bias). At 6 to 48 rows in fp32 on the CPU the weight goes first: BLAS packs the tall operand in
+    larger pieces then, and a prompt takes 0.7 to 0.9 of the time. Rows are still independent sums over the inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if 6 <= x.shape[0] <= 48 and x.ndim == 2 and x.device.type == "cpu" and x.dtype == torch.float32:
+            out = (self.weight @ x.T).T
+            return out if self.bias is None else out + self.bias
+        return F.linear(x, self.weight, self.bias)
+
+
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x²) + eps), computed in fp32, rounded to x's dtype, then times weight (rounded again)."""
 
@@ -80,10 +91,10 @@ class Attention(nn.Module):
         super().__init__()
         self.layer, self.head_dim = layer, config.head_dim
         inner, kv_inner = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, inner, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, kv_inner, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, kv_inner, bias=False)
-        self.o_proj = nn.Linear(inner, config.hidden_size, bias=False)
+        self.q_proj = Linear(config.hidden_size, inner, bias=False)
+        self.k_proj = Linear(config.hidden_size, kv_inner, bias=False)
+        self.v_proj = Linear(config.hidden_size, kv_inner, bias=False)
+        self.o_proj = Linear(inner, config.hidden_size, bias=False)
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if qk_norm else nn.Identity()
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if qk_norm else nn.Identity()
 
@@ -101,9 +112,9 @@ class GatedMLP(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from qwen3tts.model.code_predictor import CodePredictor
 from qwen3tts.model.config import TalkerConfig
 from qwen3tts.model.kv_cache import PackedRows, RowCache
-from qwen3tts.model.layers import DecoderBlock, Head, RMSNorm, RotaryTable, lookup_table, run_blocks
+from qwen3tts.model.layers import DecoderBlock, Head, Linear, RMSNorm, RotaryTable, lookup_table, run_blocks
 
 
 class TextProjection(nn.Module):
@@ -17,8 +17,8 @@ class TextProjection(nn.Module):
 
     def __init__(self, text_hidden: int, hidden: int) -> None:
         super().__init__()
-        self.linear_fc1 = nn.Linear(text_hidden, text_hidden)
-        self.linear_fc2 = nn.Linear(text_hidden, hidden)
+        self.linear_fc1 = Linear(text_hidden, text_hidden)
+        self.linear_fc2 = Linear(text_hidden, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))

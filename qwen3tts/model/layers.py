@@ -63,13 +63,21 @@ class RotaryTable:
         half = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
         inverse = (1.0 / (config.rope_theta**half)).to(device)
         angle = torch.arange(start, start + positions, device=device, dtype=torch.float32)[:, None] * inverse
-        self.cos, self.sin = angle.cos().to(dtype), angle.sin().to(dtype)
+        cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+        self.cos, self.sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x [N, heads, head_dim], positions int64 [N] counted from `start` -> x, halves rotated against each other."""
-        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
-        a, b = x.chunk(2, -1)
-        return torch.cat((a * cos + -b * sin, b * cos + a * sin), -1)
+    def at(self, positions: Tensor) -> "Angles":
+        """positions int64 [N] counted from `start` -> cos and signed sin, [N, 1, head_dim] each."""
+        return self.cos[positions][:, None], self.sin[positions][:, None]
+
+
+Angles = tuple[Tensor, Tensor]
+
+
+def rotate(x: Tensor, angles: Angles) -> Tensor:
+    """x [N, heads, head_dim] -> [a cos - b sin, b cos + a sin] for its halves a and b."""
+    a, b = x.chunk(2, -1)
+    return x * angles[0] + torch.cat((b, a), -1) * angles[1]
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -98,12 +106,11 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if qk_norm else nn.Identity()
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if qk_norm else nn.Identity()
 
-    def forward(self, x: Tensor, rotary: RotaryTable, cache: AttentionCache) -> Tensor:
+    def forward(self, x: Tensor, angles: Angles, cache: AttentionCache) -> Tensor:
         q = self.q_norm(self.q_proj(x).unflatten(-1, (-1, self.head_dim)))
         k = self.k_norm(self.k_proj(x).unflatten(-1, (-1, self.head_dim)))
         v = self.v_proj(x).unflatten(-1, (-1, self.head_dim))
-        q, k = rotary.rotate(q, cache.positions), rotary.rotate(k, cache.positions)
-        out: Tensor = self.o_proj(cache.attend(self.layer, q, k, v))
+        out: Tensor = self.o_proj(cache.attend(self.layer, rotate(q, angles), rotate(k, angles), v))
         return out
 
 
@@ -144,8 +151,8 @@ class DecoderBlock(nn.Module):
         self.self_attn_layer_scale = LayerScale(config.hidden_size) if scaled else nn.Identity()
         self.mlp_layer_scale = LayerScale(config.hidden_size) if scaled else nn.Identity()
 
-    def forward(self, x: Tensor, rotary: RotaryTable, cache: AttentionCache) -> Tensor:
-        x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), rotary, cache))
+    def forward(self, x: Tensor, angles: Angles, cache: AttentionCache) -> Tensor:
+        x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), angles, cache))
         out: Tensor = x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
         return out
 
@@ -154,8 +161,9 @@ def run_blocks(
     blocks: Iterable[nn.Module], norm: nn.Module, x: Tensor, rotary: RotaryTable, cache: AttentionCache
 ) -> Tensor:
     """The blocks in order, then the final norm: [N, hidden] -> [N, hidden]."""
+    angles = rotary.at(cache.positions)
     for block in blocks:
-        x = block(x, rotary, cache)
+        x = block(x, angles, cache)
     out: Tensor = norm(x)
     return out
 

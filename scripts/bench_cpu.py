@@ -58,7 +58,7 @@ class Worker:
         self.process.wait(timeout=60)
 
 
-def measure(workers, work, frames, repeats, warmups):
+def measure(workers, work, text, frames, repeats, warmups):
     """{package: [answer of each repeat]} and the largest difference between the two packages' samples."""
     runs, difference = {package: [] for package in workers}, 0.0
     for repeat in range(-warmups, repeats):
@@ -66,7 +66,7 @@ def measure(workers, work, frames, repeats, warmups):
         samples = {}
         for package in order:
             path = work / f"{package}.npy"
-            answer = workers[package].ask(text=TEXT, frames=frames, wav=str(path))
+            answer = workers[package].ask(text=text, frames=frames, wav=str(path))
             samples[package] = np.load(path)
             if answer["frames"] != frames:
                 raise SystemExit(f"{package} made {answer['frames']} frames in place of {frames}")
@@ -122,6 +122,12 @@ def make_checkpoint(folder, preset, tiktoken):
                                   tiktoken=tiktoken)
 
 
+def paired_ratios(ours, theirs):
+    """Medians over the repeats of ours / theirs: neighbours in time, so that a slow spell of the machine cancels."""
+    return {stage: round(statistics.median(a[stage] / b[stage] for a, b in zip(ours, theirs, strict=True)), 3)
+            for stage in STAGES}
+
+
 def read_through(folder):
     """Brings the files into the page cache, so that the second package to load has no advantage."""
     for path in folder.rglob("*.safetensors"):
@@ -132,10 +138,11 @@ def read_through(folder):
 
 def print_table(result):
     ours, theirs = (result["packages"][package] for package in PACKAGES)
+    ratios = result["ratios"]
     print(f"{'':34s} {'project':>10s} {'official':>10s} {'ratio':>7s}")
     for name in (*STAGES, "rtf", "frame_loop_gb_per_s", "import_seconds", "load_seconds", "load_peak_anonymous_gb",
                  "peak_rss_gb", "peak_anonymous_gb"):
-        print(f"{name:34s} {ours[name]:10.3f} {theirs[name]:10.3f} {ours[name] / theirs[name]:7.3f}")
+        print(f"{name:34s} {ours[name]:10.3f} {theirs[name]:10.3f} {ratios.get(name, ours[name] / theirs[name]):7.3f}")
     print(f"largest difference between the waveforms: {result['max_waveform_difference']:.1e}")
 
 
@@ -147,6 +154,7 @@ def main():
     parser.add_argument("--preset", default="0.6b", help="size of the checkpoint (default: %(default)s)")
     parser.add_argument("--tiktoken", default=os.environ.get("QWEN3TTS_DASHSCOPE_WHEEL"),
                         help="dashscope wheel with the real vocabulary (default: $QWEN3TTS_DASHSCOPE_WHEEL)")
+    parser.add_argument("--text", default=TEXT, help="what is spoken (default: %(default)s)")
     parser.add_argument("--frames", type=int, default=25, help="frames per call (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed calls per package (default: %(default)s)")
     parser.add_argument("--warmups", type=int, default=1, help="untimed calls per package (default: %(default)s)")
@@ -161,14 +169,15 @@ def main():
     try:
         for package in PACKAGES:  # one after the other: loading is timed too
             workers[package] = Worker(package, pythons[package], checkpoint, a.threads, a.work / f"{package}.log")
-        runs, difference = measure(workers, a.work, a.frames, a.repeats, a.warmups)
+        runs, difference = measure(workers, a.work, a.text, a.frames, a.repeats, a.warmups)
     finally:
         for worker in workers.values():
             worker.close()
-    result = {"what": "full generate calls, greedy, one text; both packages interleaved, medians",
+    result = {"what": "full generate calls, greedy, one text; both packages interleaved, medians; ratios are medians of pairs",
               "machine": machine(), "commit": commit(), "preset": a.preset, "dtype": "float32", "device": "cpu",
               "threads": a.threads, "batch": 1, "frames": a.frames, "repeats": a.repeats, "warmups": a.warmups,
-              "text": TEXT, "max_waveform_difference": difference,
+              "text": a.text, "max_waveform_difference": difference,
+              "ratios": paired_ratios(*runs.values()),
               "packages": {package: summary(workers[package], runs[package], a.frames) for package in PACKAGES}}
     print_table(result)
     if a.json:

@@ -173,7 +173,7 @@ def main():
     finally:
         for worker in workers.values():
             worker.close()
-    result = {"what": "full generate calls, greedy, one text; both packages interleaved, medians; ratios are medians of pairs",
+    result = {"what": "generate calls, greedy, one text; packages interleaved; medians, ratios: medians of pairs",
               "machine": machine(), "commit": commit(), "preset": a.preset, "dtype": "float32", "device": "cpu",
               "threads": a.threads, "batch": 1, "frames": a.frames, "repeats": a.repeats, "warmups": a.warmups,
               "text": a.text, "max_waveform_difference": difference,

@@ -32,7 +32,7 @@ CASES = {
 }
 
 
-def describe_machine(device: torch.device) -> dict[str, object]:
+def describe_machine(device: torch.device, commit: str | None) -> dict[str, object]:
     """Card, driver and versions."""
     here = Path(__file__).resolve().parent
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
@@ -40,7 +40,7 @@ def describe_machine(device: torch.device) -> dict[str, object]:
         "device": str(device),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": git.stdout.strip() or "unknown",
+        "commit": commit or git.stdout.strip() or "unknown",
         "qwen3tts": qwen3tts.__version__,
     }
     if device.type == "cuda":
@@ -122,6 +122,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--codes", type=Path, help="codes to compare with")
     parser.add_argument("--write-codes", type=Path, help="write this device's codes and stop")
+    parser.add_argument("--commit", help="named in the JSON where the folder is no git checkout")
     parser.add_argument("--json", type=Path)
     a = parser.parse_args()
     device = torch.device(a.device)
@@ -134,7 +135,7 @@ def main() -> None:
         return
     result = {
         "what": "plain torch backend, whole generate() calls after one warm-up, sampled, medians",
-        "machine": describe_machine(device),
+        "machine": describe_machine(device, a.commit),
         "preset": a.preset,
         "weights_sha256": weights_sha256(folder),
         "codes": compare(codes, a.codes) if a.codes else None,

@@ -203,7 +203,13 @@ class TTS:
                 )
             generator = torch.Generator(self.device).manual_seed(seed)
         return RowSpec(
-            clean_text(text), resolved, merged, seed, mode, merged.text_lookahead_tokens or DEFAULT_LOOKAHEAD, generator
+            clean_text(text),
+            resolved,
+            merged,
+            seed,
+            mode,
+            merged.text_lookahead_tokens or DEFAULT_LOOKAHEAD,
+            generator=generator,
         )
 
     # ------------------------------------------------------------ life

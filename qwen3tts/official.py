@@ -216,7 +216,7 @@ class Qwen3TTSModel:
             generator = _global_generator(self.device)
             if rows > 1:
                 seed, generator = int(torch.randint(2**62, (), generator=torch.default_generator)), None
-        return RowSpec(text, voice, options, seed, "whole" if whole else "streamed", 1, generator)
+        return RowSpec(text, voice, options, seed, "whole" if whole else "streamed", 1, generator=generator)
 
 
 def _global_generator(device: torch.device) -> torch.Generator:

@@ -36,6 +36,8 @@ class RowSpec:
     seed: int
     text_mode: TextMode
     lookahead: int
+    part: int = 0
+    """third word of the random counter: which part of a text that is spoken in parts"""
     generator: torch.Generator | None = None
     """draw as the official package does, from this; None: counter-based draws from seed"""
 
@@ -109,7 +111,7 @@ class Engine:
             ),
             repetition_penalty=options.repetition_penalty,
             seed=spec.seed,
-            part=0,
+            part=spec.part,
             max_frames=max_frames,
             generator=spec.generator,
         )

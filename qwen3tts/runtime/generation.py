@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qwen3tts.errors import CapacityError
 from qwen3tts.runtime.protocols import FinishReason, FrameDecoder, RowRequest, Slot
 
 
@@ -64,7 +65,9 @@ def generate_codes(
                 slots = decoder.admit([request for _, request in batch])
                 running.update(zip(slots, (index for index, _ in batch), strict=True))
                 on_prefill(clock() - started)
-            made = decoder.advance(frames_per_step)
+            if not running:
+                raise CapacityError("All streams of this model are in use. Close one, or load with more max_streams.")
+            made = decoder.advance(frames_per_step, tuple(running))
             for i, slot in enumerate(made.slots):
                 result, count = results[running[slot]], made.counts[i]
                 result.pieces.append(made.codes[i, :count])

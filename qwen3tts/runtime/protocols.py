@@ -30,6 +30,8 @@ class RowRequest:
     max_frames: int
     generator: torch.Generator | None = None
     """draw from this as the official package does; None: counter-based draws from `seed`"""
+    text_complete: bool = True
+    """False: more rows follow through add_text, and the row makes no frame whose text row is not there"""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,15 @@ class FrameDecoder(Protocol):
         """Runs the prompts. Raises CapacityError, admitting none, if a row's whole life does not fit."""
         ...
 
-    def advance(self, frames: int) -> FrameBatch:
-        """Up to `frames` more frames for every active slot that has not finished."""
+    def advance(self, frames: int, slots: Sequence[Slot] | None = None) -> FrameBatch:
+        """Up to `frames` more frames for each of the slots (None: all of them) that has not finished.
+
+        A slot whose text has run out makes fewer: it pauses before the frame that lacks its text row, writes nothing
+        meanwhile, and resumes there after add_text."""
+        ...
+
+    def add_text(self, slot: Slot, rows: Tensor, last: bool) -> None:
+        """More trailing text rows [S, hidden] of a slot admitted with text_complete False; last: these are all."""
         ...
 
     def release(self, slot: Slot) -> None:

@@ -36,9 +36,15 @@ class _Row:
         self.hidden = torch.empty(config.transformer.hidden_size, device=device, dtype=talker.dtype)
         self.token = torch.zeros((), dtype=torch.int64, device=device)
         self.frames = 0
+        self.trailing, self.text_complete = request.trailing, request.text_complete
         self.finished: FinishReason | None = None
         self.first_word = -WORD_BLOCK
         self.words = torch.empty(0, dtype=torch.int64)
+
+    @property
+    def can_advance(self) -> bool:
+        """Not finished, and the next frame's text row is there."""
+        return self.finished is None and (self.text_complete or self.frames < self.trailing.shape[0])
 
     def word(self, codebook: int) -> Tensor:
         """The random word of (this frame, codebook)."""
@@ -118,13 +124,21 @@ class TorchFrameDecoder:
 
     # ------------------------------------------------------------ frames
 
-    def advance(self, frames: int) -> FrameBatch:
+    def add_text(self, slot: Slot, rows: Tensor, last: bool) -> None:
         """See FrameDecoder."""
-        active = {slot: row for slot, row in self._rows.items() if row.finished is None}
+        row = self._rows[slot]
+        if row.text_complete:
+            raise ValueError("the text of this slot is complete")
+        row.trailing, row.text_complete = torch.cat((row.trailing, rows)), last
+
+    def advance(self, frames: int, slots: Sequence[Slot] | None = None) -> FrameBatch:
+        """See FrameDecoder."""
+        chosen = self._rows if slots is None else {slot: self._rows[slot] for slot in slots}
+        active = {slot: row for slot, row in chosen.items() if row.finished is None}
         made: dict[Slot, list[Tensor]] = {slot: [] for slot in active}
         with exact_arithmetic(self.talker.device):
             for _ in range(frames):
-                running = [(slot, row) for slot, row in active.items() if row.finished is None]
+                running = [(slot, row) for slot, row in active.items() if row.can_advance]
                 if not running:
                     break
                 codes = self._frame([row for _, row in running])
@@ -165,8 +179,7 @@ class TorchFrameDecoder:
         return torch.cat((tokens[:, None], codes), 1).cpu()
 
     def _text_row(self, row: _Row) -> Tensor:
-        trailing = row.request.trailing
-        return trailing[row.frames] if row.frames < trailing.shape[0] else self._pad
+        return row.trailing[row.frames] if row.frames < row.trailing.shape[0] else self._pad
 
     def _cache_for(self, rows: int) -> EqualRows:
         if self._predictor_cache is None or self._predictor_cache.rows != rows:

@@ -28,20 +28,25 @@ from qwen3tts.errors import (
 if TYPE_CHECKING:
     from qwen3tts.api import TTS, generate, load
     from qwen3tts.official import Qwen3TTSModel
-    from qwen3tts.options import GenerateOptions, RuntimeOptions
+    from qwen3tts.options import GenerateOptions, RuntimeOptions, StreamOptions, TextStreamOptions
     from qwen3tts.runtime.generation import ProgressEvent
     from qwen3tts.runtime.speech import Speech, Timings
+    from qwen3tts.runtime.streams import AudioChunk, SpeechStream
+    from qwen3tts.runtime.text_stream import Finished, NeedMoreText, TextStream
     from qwen3tts.voice.voice import Voice
 
 __all__ = [
     "TTS",
+    "AudioChunk",
     "AudioError",
     "BackendError",
     "CapacityError",
     "CheckpointError",
     "ConfigError",
     "DownloadError",
+    "Finished",
     "GenerateOptions",
+    "NeedMoreText",
     "NumericsError",
     "OptionError",
     "ProgressEvent",
@@ -49,7 +54,11 @@ __all__ = [
     "Qwen3TTSModel",
     "RuntimeOptions",
     "Speech",
+    "SpeechStream",
+    "StreamOptions",
     "TextError",
+    "TextStream",
+    "TextStreamOptions",
     "Timings",
     "TokenizerError",
     "Voice",
@@ -68,9 +77,16 @@ _LAZY = {
     "Qwen3TTSModel": "qwen3tts.official",
     "GenerateOptions": "qwen3tts.options",
     "RuntimeOptions": "qwen3tts.options",
+    "StreamOptions": "qwen3tts.options",
+    "TextStreamOptions": "qwen3tts.options",
     "ProgressEvent": "qwen3tts.runtime.generation",
     "Speech": "qwen3tts.runtime.speech",
     "Timings": "qwen3tts.runtime.speech",
+    "AudioChunk": "qwen3tts.runtime.streams",
+    "SpeechStream": "qwen3tts.runtime.streams",
+    "Finished": "qwen3tts.runtime.text_stream",
+    "NeedMoreText": "qwen3tts.runtime.text_stream",
+    "TextStream": "qwen3tts.runtime.text_stream",
     "Voice": "qwen3tts.voice.voice",
 }
 

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -14,10 +13,14 @@ from qwen3tts.backends.registry import Runtime, choose, open_runtime
 from qwen3tts.checkpoint import open_checkpoint
 from qwen3tts.errors import OptionError, Qwen3TTSError, TextError, VoiceError
 from qwen3tts.model.config import ModelConfig
-from qwen3tts.options import DEFAULT_LOOKAHEAD, GenerateOptions, RuntimeOptions
+from qwen3tts.options import DEFAULT_LOOKAHEAD, GenerateOptions, RuntimeOptions, StreamOptions, TextStreamOptions
 from qwen3tts.runtime.engine import Engine, RowSpec
 from qwen3tts.runtime.generation import Progress
 from qwen3tts.runtime.speech import Speech
+from qwen3tts.runtime.streams import SpeechStream
+from qwen3tts.runtime.text_stream import TextStream
+from qwen3tts.runtime.turns import Turns
+from qwen3tts.text.prompt import TextMode
 from qwen3tts.text.tokenizer import ChatTemplate, TextTokenizer, clean_text
 from qwen3tts.voice.resolve import resolve, supported_languages, supported_speakers
 from qwen3tts.voice.voice import Voice
@@ -88,7 +91,7 @@ class TTS:
     ) -> None:
         self._runtime: Runtime | None = runtime
         self._engine = Engine(runtime, template, generation_config.get("max_new_tokens"))
-        self._lock = threading.RLock()
+        self.turns = Turns(runtime.frames)
         self.config: ModelConfig = runtime.config
         self.generation_config = dict(generation_config)
         self.backend_name, self.load_seconds = backend, load_seconds
@@ -170,9 +173,48 @@ class TTS:
             strict=True,
         )
         specs = [self._spec(*row, batch=len(texts)) for row in columns]
-        with self._lock:
+        with self.turns:
             speeches = self.engine.speak(specs, decode=decode, progress=progress)
         return speeches[0] if single else speeches
+
+    def stream(
+        self,
+        text: str,
+        voice: VoiceLike = None,
+        language: str | None = "auto",
+        instruct: str | None = None,
+        options: GenerateOptions | None = None,
+        *,
+        stream_options: StreamOptions | None = None,
+    ) -> SpeechStream:
+        """Speaks one text while it is made: iterate the result for AudioChunks. The joined chunks equal generate()'s
+        audio for the same options; text_mode is "streamed" unless it is passed.
+
+        A stream holds one of the model's max_streams until it ends, is closed or is collected. Raises as generate."""
+        spec = self._spec(text, voice, language, instruct, options, batch=1, default_mode="streamed")
+        return SpeechStream(self, spec, stream_options or StreamOptions())
+
+    def open_text_stream(
+        self,
+        voice: VoiceLike = None,
+        language: str | None = "auto",
+        instruct: str | None = None,
+        options: GenerateOptions | None = None,
+        *,
+        stream_options: TextStreamOptions | None = None,
+    ) -> TextStream:
+        """Speaks a text that arrives in pieces: push_text, finish, and take the audio by iterating or with poll().
+
+        The codes equal those of the whole text with text_mode="streamed" and text_lookahead_tokens=stream.lookahead,
+        however it was cut. Raises as generate; a text_mode of "whole" and text_lookahead_tokens are refused."""
+        given = options or GenerateOptions()
+        if given.text_mode == "whole" or given.text_lookahead_tokens is not None:
+            raise OptionError(
+                "A text stream is streamed text whose lookahead is stream_options.min_start_tokens: leave text_mode "
+                "and text_lookahead_tokens out."
+            )
+        spec = self._spec("(to come)", voice, language, instruct, given, batch=1, default_mode="streamed")
+        return TextStream(self, spec, stream_options or TextStreamOptions())
 
     def _spec(
         self,
@@ -183,12 +225,13 @@ class TTS:
         options: GenerateOptions | None,
         *,
         batch: int,
+        default_mode: TextMode | None = None,
     ) -> RowSpec:
         if options is not None and not isinstance(options, GenerateOptions):
             raise OptionError(f"options is a {type(options).__name__}; expected GenerateOptions(...).")
         merged = (options or GenerateOptions()).over(self.generation_config)
         resolved = resolve(self.config, voice=voice, language=language, instruct=instruct)
-        mode = merged.text_mode or ("streamed" if self.config.model_type == "base" else "whole")
+        mode = merged.text_mode or default_mode or ("streamed" if self.config.model_type == "base" else "whole")
         if merged.text_lookahead_tokens is not None and mode == "whole":
             raise OptionError(
                 "text_lookahead_tokens needs text_mode='streamed': the whole text is the default for this model."
@@ -232,7 +275,7 @@ class TTS:
 
     def close(self) -> None:
         """Frees the model, after calls in other threads have ended. May be called again."""
-        with self._lock:
+        with self.turns:
             if self._runtime is not None:
                 self._runtime.close()
                 self._runtime = None

@@ -157,7 +157,7 @@ class Qwen3TTSModel:
         specs = []
         for row in zip(texts, speakers, languages, instructs, strict=True):
             specs.append(self._spec(*row, options, non_streaming_mode, len(texts)))
-        with self.tts._lock:
+        with self.tts.turns:
             speeches = self.tts.engine.speak(specs)
         return [speech.samples for speech in speeches], self.tts.sample_rate
 

@@ -145,3 +145,45 @@ class RuntimeOptions:
             _whole("max_positions", self.max_positions, 16)
         if self.kv_bytes is not None:
             _whole("kv_bytes", self.kv_bytes, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions:
+    """How audio is cut while it is made. Raises OptionError for a value out of range."""
+
+    chunk_frames: tuple[int, ...] = (1, 2, 4, 8, 12)
+    """frames of the first chunk, the second, ...; the last size repeats. (1,) gives every frame alone"""
+    left_context_frames: int | None = None
+    """None: exact. A number: decode each chunk anew after that many frames of context, as runtimes without a codec
+    state do; for comparison, the result differs"""
+
+    def __post_init__(self) -> None:
+        sizes = self.chunk_frames
+        if not isinstance(sizes, tuple) or not sizes:
+            _fail("chunk_frames", sizes, "a tuple with at least one size, for instance (1, 2, 4, 8, 12)")
+        for size in sizes:
+            _whole("chunk_frames", size, 1)
+        if self.left_context_frames is not None:
+            _whole("left_context_frames", self.left_context_frames, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextStreamOptions(StreamOptions):
+    """How text that arrives in pieces starts and resumes speech. Raises OptionError for a value out of range."""
+
+    min_start_tokens: int = 8
+    """settled tokens before the first frame; the lookahead of the text"""
+    min_resume_tokens: int = 1
+    """new settled tokens before a row goes on that had run out of text"""
+    flush_on_punctuation: bool = True
+    """start with fewer tokens when the text so far ends a clause; TextStream.lookahead tells how many it was"""
+    settle: Literal["safe", "eager"] = "safe"
+    """eager: do not wait for words to be complete; the codes then depend on how the text was cut"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _whole("min_start_tokens", self.min_start_tokens, 1)
+        _whole("min_resume_tokens", self.min_resume_tokens, 1)
+        if not isinstance(self.flush_on_punctuation, bool):
+            _fail("flush_on_punctuation", self.flush_on_punctuation, "True or False")
+        _choice("settle", self.settle, ("safe", "eager"))

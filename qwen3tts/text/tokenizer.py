@@ -37,14 +37,15 @@ def clean_text(text: str) -> str:
     joiners, byte-order marks, direction marks). Punctuation and emoji are not blank: what they sound like is up to the
     model. Only white space is stripped; a leading newline would melt into the template's own.
     """
-    stripped = _checked(text).strip()
+    stripped = checked_text(text).strip()
     if all(char.isspace() or unicodedata.category(char) in ("Cc", "Cf") for char in stripped):
         what = "has only invisible characters" if stripped else "is blank" if text else "is empty"
         raise TextError(f"The text {what}: there is nothing to speak. Give at least one visible character.")
     return stripped
 
 
-def _checked(text: str) -> str:
+def checked_text(text: str) -> str:
+    """The text itself; raises TextError if it is no string, too long or not valid Unicode."""
     if not isinstance(text, str):
         raise TextError(f"The text is of type {type(text).__name__}, expected str.")
     if len(text) > MAX_TEXT_CHARS:
@@ -88,8 +89,17 @@ class TextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, taken literally: no special tokens, no stripping. TextError if it is not valid text."""
-        ids: list[int] = self._tokenizer.encode(_checked(text), add_special_tokens=False).ids
+        ids: list[int] = self._tokenizer.encode(checked_text(text), add_special_tokens=False).ids
         return ids
+
+    def words(self, text: str) -> list[tuple[int, list[int]]]:
+        """The pre-tokens of an NFC-normalized text: (end as a character offset, token ids) each. No token crosses one."""
+        spans: list[tuple[str, tuple[int, int]]] = self._tokenizer.pre_tokenizer.pre_tokenize_str(checked_text(text))
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        words: list[tuple[int, list[int]]] = [(end, []) for _, (_, end) in spans]
+        for token, word in zip(encoded.ids, encoded.word_ids, strict=True):
+            words[word][1].append(token)
+        return words
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,177 @@
+"""Text in, pieces at a time, speech out: the row starts with the first settled tokens, pauses when it has run out of
+text, and goes on where it stopped. The same text gives the same codes however it is cut (see text.settling)."""
+
+import dataclasses
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qwen3tts.errors import TextError
+from qwen3tts.model.numerics import exact_arithmetic
+from qwen3tts.options import TextStreamOptions
+from qwen3tts.runtime.engine import Engine, RowSpec
+from qwen3tts.runtime.length import default_max_frames
+from qwen3tts.runtime.streams import AudioChunk, BaseStream, RowPlayer
+from qwen3tts.text.settling import TextSettler
+
+
+@dataclass(frozen=True)
+class NeedMoreText:
+    """poll(): nothing can be spoken before more text is pushed, or finish() is called."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """poll(): the speech is over; finish_reason tells how it ended."""
+
+
+class TextStream(BaseStream):
+    """Made by TTS.open_text_stream. `push_text` and `finish` may be called from another thread than the one that takes
+    the audio, by iterating (waits for text) or with `poll` (never waits for text)."""
+
+    def __init__(self, tts: Any, spec: RowSpec, options: TextStreamOptions) -> None:
+        super().__init__(tts, options, spec.seed, time.perf_counter())
+        engine: Engine = tts.engine
+        self._spec, self._text_options = spec, options
+        self._settler = TextSettler(engine.template.tokenizer, options.settle)
+        self._news = threading.Condition()
+        self._ids: list[int] = []
+        """settled, not yet given to the row"""
+        self._tokens = 0
+        """settled in all"""
+        self._pushes = 0
+        """counts what a waiting reader should look at"""
+        self._last_given = False
+        """the row knows that its text is complete"""
+        self._starved = False
+        self.lookahead: int | None = None
+        """text tokens before the first frame, once it has started: generate() with this text_lookahead_tokens gives
+        the same codes for the whole text; None before, and for voices with a reference, whose text has no lookahead"""
+
+    @property
+    def exact(self) -> bool:
+        """False with settle="eager": the codes then depend on how the text was cut."""
+        return self._text_options.settle == "safe"
+
+    # ------------------------------------------------------------ the text's side
+
+    def push_text(self, text: str) -> None:
+        """Adds a piece of text. Raises TextError for what is no text, and after finish() or close()."""
+        with self._news:
+            if self._closed:
+                raise TextError("The stream is closed; no more text can be pushed.")
+            self._take(self._settler.push(text))
+
+    def finish(self) -> None:
+        """No more text follows; more calls change nothing. Raises TextError, and ends the stream, if nothing was said."""
+        with self._news:
+            try:
+                self._take(self._settler.finish())
+            except TextError:
+                self._closed = True
+                self._take([])
+                raise
+
+    def _take(self, ids: list[int]) -> None:
+        self._ids += ids
+        self._tokens += len(ids)
+        self._pushes += 1
+        self._news.notify_all()
+
+    def close(self) -> None:
+        """Stops and frees everything; a thread that waits for text is woken and its iteration ends."""
+        super().close()
+        with self._news:
+            self._news.notify_all()
+
+    # ------------------------------------------------------------ the audio's side
+
+    def poll(self) -> AudioChunk | NeedMoreText | Finished:
+        """The next chunk, or why there is none now. A chunk is smaller than its size when the text has run out."""
+        result: AudioChunk | NeedMoreText | Finished = self._guarded(self._step)
+        return result
+
+    def __next__(self) -> AudioChunk:
+        while True:
+            with self._news:
+                seen = self._pushes
+            result = self.poll()
+            if isinstance(result, AudioChunk):
+                return result
+            if isinstance(result, Finished):
+                raise StopIteration
+            with self._news:
+                self._news.wait_for(lambda seen=seen: self._closed or self._pushes != seen)
+
+    def _step(self) -> AudioChunk | NeedMoreText | Finished:
+        if self._closed:
+            return Finished()
+        engine: Engine = self._tts.engine
+        if self._player is None and not self._start(engine):
+            return NeedMoreText()
+        player = self._player
+        assert player is not None
+        if not self._feed(engine, player):
+            return NeedMoreText()
+        size = self._chunk_size()
+        limit = self._limit(engine)
+        codes = player.advance(min(size, limit - player.frames))
+        if player.finish_reason is None and player.frames >= limit:
+            player.finish("length")
+        self._starved = len(codes) < size and player.finish_reason is None
+        if not len(codes) and player.finish_reason is None:
+            return NeedMoreText()
+        return self._chunk(player, codes)
+
+    def _limit(self, engine: Engine) -> int:
+        """Frames the row may make: the default depends on the length of the text, known at its end."""
+        if self._spec.options.max_frames is not None or not self._last_given:
+            return 1 << 62
+        return default_max_frames(self._tokens, engine.max_new_tokens)
+
+    def _start(self, engine: Engine) -> bool:
+        """Admits the row if enough text has settled."""
+        options = self._text_options
+        with self._news:
+            complete, ready = self._settler.finished, len(self._ids)
+            reference = engine.reference_rows(self._spec)
+            if reference is not None:
+                if not complete and ready < reference:
+                    return False
+                lookahead = options.min_start_tokens
+            elif complete or ready >= options.min_start_tokens:
+                lookahead = options.min_start_tokens
+            elif options.flush_on_punctuation and ready and self._settler.ends_a_clause:
+                lookahead = ready
+            else:
+                return False
+            ids, self._ids = tuple(self._ids), []
+        spec = dataclasses.replace(self._spec, text=ids, text_complete=complete, lookahead=lookahead)
+        self._player = RowPlayer(engine, self._tts.turns, spec, engine.request(spec), self._options)
+        self._last_given = complete
+        self.lookahead = None if reference is not None else min(lookahead, len(ids))
+        return True
+
+    def _feed(self, engine: Engine, player: RowPlayer) -> bool:
+        """Gives the row what has settled since; False if it has to wait for more."""
+        with self._news:
+            complete, ready = self._settler.finished, len(self._ids)
+            if self._starved and not complete and ready < self._text_options.min_resume_tokens:
+                return False
+            ids, self._ids = self._ids, []
+        if not self._last_given and (ids or complete):
+            if complete:
+                ids = [*ids, engine.runtime.config.tts_eos_id]
+            player.add_text(self._embed(engine, ids), complete)
+            self._last_given = complete
+        return True
+
+    @staticmethod
+    def _embed(engine: Engine, ids: list[int]) -> Tensor:
+        talker = engine.runtime.talker
+        with exact_arithmetic(engine.runtime.device):
+            return talker.embed_text(torch.tensor(ids, device=talker.device))

@@ -1,0 +1,48 @@
+"""One call at a time on a model, and slots that are freed wherever their owner dies."""
+
+import threading
+from collections import deque
+from types import TracebackType
+
+from qwen3tts.runtime.protocols import FrameDecoder, Slot
+
+
+class Turns:
+    """A re-entrant lock around a FrameDecoder. `with turns:` is one caller's turn; calls from other threads queue.
+
+    `abandon` may be called at any moment and from any thread, also by the garbage collector in the middle of a turn:
+    the slot is freed at once if nobody is inside, otherwise when the turn ends."""
+
+    def __init__(self, decoder: FrameDecoder) -> None:
+        self._decoder = decoder
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._abandoned: deque[Slot] = deque()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._depth == 1:
+                self._sweep()
+        finally:
+            self._depth -= 1
+            self._lock.release()
+
+    def abandon(self, slot: Slot) -> None:
+        """Frees a slot without waiting for anybody."""
+        self._abandoned.append(slot)
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._depth == 0:
+                    self._sweep()
+            finally:
+                self._lock.release()
+
+    def _sweep(self) -> None:
+        while self._abandoned:
+            self._decoder.release(self._abandoned.popleft())

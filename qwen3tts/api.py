@@ -1,5 +1,6 @@
 """load(), generate() and TTS: the package's front door."""
 
+import dataclasses
 import os
 import secrets
 import time
@@ -14,13 +15,16 @@ from qwen3tts.checkpoint import open_checkpoint
 from qwen3tts.errors import OptionError, Qwen3TTSError, TextError, VoiceError
 from qwen3tts.model.config import ModelConfig
 from qwen3tts.options import DEFAULT_LOOKAHEAD, GenerateOptions, RuntimeOptions, StreamOptions, TextStreamOptions
+from qwen3tts.runtime.async_streams import AsyncSpeechStream, AsyncTextStream
 from qwen3tts.runtime.engine import Engine, RowSpec
 from qwen3tts.runtime.generation import Progress
+from qwen3tts.runtime.long_speech import LongSpeech, join
 from qwen3tts.runtime.speech import Speech
 from qwen3tts.runtime.streams import SpeechStream
 from qwen3tts.runtime.text_stream import TextStream
 from qwen3tts.runtime.turns import Turns
 from qwen3tts.text.prompt import TextMode
+from qwen3tts.text.sentences import split_text
 from qwen3tts.text.tokenizer import ChatTemplate, TextTokenizer, clean_text
 from qwen3tts.voice.resolve import resolve, supported_languages, supported_speakers
 from qwen3tts.voice.voice import Voice
@@ -193,6 +197,60 @@ class TTS:
         A stream holds one of the model's max_streams until it ends, is closed or is collected. Raises as generate."""
         spec = self._spec(text, voice, language, instruct, options, batch=1, default_mode="streamed")
         return SpeechStream(self, spec, stream_options or StreamOptions())
+
+    def generate_long(
+        self,
+        text: str,
+        voice: VoiceLike = None,
+        language: str | None = "auto",
+        instruct: str | None = None,
+        options: GenerateOptions | None = None,
+        *,
+        max_tokens: int = 150,
+        progress: Progress | None = None,
+    ) -> LongSpeech:
+        """Speaks a text of any length in parts of at most max_tokens tokens (150 are about 40 seconds), split at
+        sentences, with one voice and one seed; joins them with short fades and reports parts that hit their limit.
+
+        Parts run side by side, up to max_streams of them. Raises as generate, before the first part is spoken."""
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 8:
+            raise OptionError(f"max_tokens is {max_tokens!r}; expected a whole number from 8 up.")
+        encode = self.engine.template.tokenizer.encode
+        texts = split_text(clean_text(text), lambda piece: len(encode(piece)), max_tokens)
+        first = self._spec(texts[0], voice, language, instruct, options, batch=len(texts))
+        specs = [dataclasses.replace(first, text=clean_text(part), part=i) for i, part in enumerate(texts)]
+        with self.turns:
+            parts = self.engine.speak(specs, progress=progress)
+        samples = join([part.samples for part in parts], self.sample_rate)
+        return LongSpeech(tuple(texts), tuple(parts), samples, self.sample_rate)
+
+    def astream(
+        self,
+        text: str,
+        voice: VoiceLike = None,
+        language: str | None = "auto",
+        instruct: str | None = None,
+        options: GenerateOptions | None = None,
+        *,
+        stream_options: StreamOptions | None = None,
+    ) -> AsyncSpeechStream:
+        """stream() for asyncio: `async for chunk in tts.astream(...)`. A wrong request raises here, a full model later."""
+        spec = self._spec(text, voice, language, instruct, options, batch=1, default_mode="streamed")
+        return AsyncSpeechStream(lambda: SpeechStream(self, spec, stream_options or StreamOptions()), spec.seed)
+
+    def aopen_text_stream(
+        self,
+        voice: VoiceLike = None,
+        language: str | None = "auto",
+        instruct: str | None = None,
+        options: GenerateOptions | None = None,
+        *,
+        stream_options: TextStreamOptions | None = None,
+    ) -> AsyncTextStream:
+        """open_text_stream() for asyncio; call it inside a running event loop."""
+        return AsyncTextStream(
+            self.open_text_stream(voice, language, instruct, options, stream_options=stream_options)
+        )
 
     def open_text_stream(
         self,

@@ -186,12 +186,11 @@ class SpeechStream(BaseStream):
 
     def __init__(self, tts: Any, spec: RowSpec, options: StreamOptions) -> None:
         super().__init__(tts, options, spec.seed, time.perf_counter())
+        self._guarded(lambda: self._begin(spec))
 
-        def begin() -> None:
-            engine: Engine = tts.engine
-            self._player = RowPlayer(engine, tts.turns, spec, engine.request(spec), options)
-
-        self._guarded(begin)
+    def _begin(self, spec: RowSpec) -> None:
+        engine: Engine = self._tts.engine
+        self._player = RowPlayer(engine, self._tts.turns, spec, engine.request(spec), self._options)
 
     def __next__(self) -> AudioChunk:
         def step() -> AudioChunk:

@@ -4,6 +4,7 @@ text, and goes on where it stopped. The same text gives the same codes however i
 import dataclasses
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,8 @@ class TextStream(BaseStream):
         self._spec, self._text_options = spec, options
         self._settler = TextSettler(engine.template.tokenizer, options.settle)
         self._news = threading.Condition()
+        self.on_news: Callable[[], None] | None = None
+        """called, from the thread that pushed or closed, when a reader should look again"""
         self._ids: list[int] = []
         """settled, not yet given to the row"""
         self._tokens = 0
@@ -80,13 +83,18 @@ class TextStream(BaseStream):
         self._ids += ids
         self._tokens += len(ids)
         self._pushes += 1
+        self._wake()
+
+    def _wake(self) -> None:
         self._news.notify_all()
+        if self.on_news is not None:
+            self.on_news()
 
     def close(self) -> None:
         """Stops and frees everything; a thread that waits for text is woken and its iteration ends."""
         super().close()
         with self._news:
-            self._news.notify_all()
+            self._wake()
 
     # ------------------------------------------------------------ the audio's side
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ from qwen3tts.runtime.generation import Progress, ProgressEvent, RowResult, gene
 from qwen3tts.runtime.length import default_max_frames
 from qwen3tts.runtime.protocols import RowRequest
 from qwen3tts.runtime.speech import Speech, Timings
-from qwen3tts.text.prompt import NO_CODEC, SPEAKER_ROW, Prompt, TextMode, build_prompt
-from qwen3tts.text.tokenizer import ChatTemplate
+from qwen3tts.text.prompt import NO_CODEC, REFERENCE_ROW, SPEAKER_ROW, Prompt, Reference, TextMode, build_prompt
+from qwen3tts.text.tokenizer import CLOSING_TOKENS, ROLE_TOKENS, ChatTemplate
 from qwen3tts.voice.resolve import ResolvedVoice
 
 DECODE_STEP = 96
@@ -30,12 +31,15 @@ DECODE_STEP = 96
 class RowSpec:
     """One text with everything decided."""
 
-    text: str
+    text: str | tuple[int, ...]
+    """as the caller gave it, or its token ids"""
     voice: ResolvedVoice
     options: GenerateOptions
     seed: int
     text_mode: TextMode
     lookahead: int
+    text_complete: bool = True
+    """False: more text follows, through FrameDecoder.add_text"""
     part: int = 0
     """third word of the random counter: which part of a text that is spoken in parts"""
     generator: torch.Generator | None = None
@@ -53,7 +57,9 @@ class Engine:
 
     def prompt(self, spec: RowSpec) -> Prompt:
         """The prompt of one text, in ids."""
-        voice = spec.voice
+        voice, reference = spec.voice, None
+        if voice.ref_codes is not None and voice.ref_text is not None:
+            reference = Reference(voice.ref_text, len(voice.ref_codes))
         return build_prompt(
             self.runtime.config,
             self.template,
@@ -64,10 +70,25 @@ class Engine:
             x_vector=voice.x_vector is not None,
             text_mode=spec.text_mode,
             lookahead=spec.lookahead,
+            reference=reference,
+            text_complete=spec.text_complete,
         )
 
-    def embed(self, prompt: Prompt, x_vector: NDArray[np.float32] | None) -> tuple[Tensor, Tensor]:
-        """Prefill rows [T, hidden] and trailing text rows [S, hidden]. Each different token is projected once."""
+    def reference_rows(self, spec: RowSpec) -> int | None:
+        """Text tokens that a streamed text needs before a voice with a reference of R frames can start: its text lane
+        runs beside R + 1 rows, and the transcript comes first. None for other voices."""
+        voice = spec.voice
+        if voice.ref_codes is None or voice.ref_text is None:
+            return None
+        transcript = self.template.speech_ids(voice.ref_text)[ROLE_TOKENS:-CLOSING_TOKENS]
+        return max(1, len(voice.ref_codes) + 1 - len(transcript))
+
+    def embed(
+        self, prompt: Prompt, x_vector: NDArray[np.float32] | None, ref_codes: NDArray[np.int16] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Prefill rows [T, hidden] and trailing text rows [S, hidden]. Each different token is projected once.
+
+        x_vector: for the prompt's SPEAKER_ROW; ref_codes [R, 16]: for its REFERENCE_ROWs."""
         talker, length = self.runtime.talker, len(prompt)
         ids = torch.tensor(prompt.text_ids + prompt.trailing_ids)
         unique, place = torch.unique(ids, return_inverse=True)
@@ -78,6 +99,9 @@ class Engine:
         if x_vector is not None:
             vector = torch.tensor(x_vector).to(talker.device, talker.dtype)
             prefill[prompt.codec_ids.index(SPEAKER_ROW)] += vector
+        if ref_codes is not None and prompt.reference_frames:
+            spoken = torch.nonzero(codec == REFERENCE_ROW)[:, 0].to(talker.device)
+            prefill[spoken] += talker.embed_frame(_codes(ref_codes).to(talker.device))
         return prefill, text[length:]
 
     def request(self, spec: RowSpec) -> RowRequest:
@@ -85,20 +109,22 @@ class Engine:
         prompt, options = self.prompt(spec), spec.options
         room = self.runtime.max_positions - len(prompt)
         if room < 1:
+            reference = f" ({prompt.reference_frames} for the voice's recording)" if prompt.reference_frames else ""
             raise TextError(
-                f"The text has {prompt.text_tokens} tokens and its prompt {len(prompt)} positions, but the context "
-                f"has {self.runtime.max_positions}. Split the text."
+                f"The text has {prompt.text_tokens} tokens and its prompt {len(prompt)} positions{reference}, but the "
+                f"context has {self.runtime.max_positions}. Split the text."
             )
         max_frames = options.max_frames
         if max_frames is None:
-            max_frames = min(default_max_frames(prompt.text_tokens, self.max_new_tokens), room)
+            budgeted = prompt.text_tokens if spec.text_complete else None
+            max_frames = min(default_max_frames(budgeted, self.max_new_tokens), room)
         elif max_frames > room:
             raise TextError(
                 f"max_frames={max_frames} does not fit: the prompt takes {len(prompt)} of "
                 f"{self.runtime.max_positions} positions, which leaves {room} frames."
             )
         with exact_arithmetic(self.runtime.device):
-            prefill, trailing = self.embed(prompt, spec.voice.x_vector)
+            prefill, trailing = self.embed(prompt, spec.voice.x_vector, spec.voice.ref_codes)
         return RowRequest(
             prefill=prefill,
             trailing=trailing,
@@ -114,6 +140,7 @@ class Engine:
             part=spec.part,
             max_frames=max_frames,
             generator=spec.generator,
+            text_complete=spec.text_complete,
         )
 
     # ------------------------------------------------------------ speech
@@ -142,7 +169,8 @@ class Engine:
             before = clock()
             samples = np.zeros(0, np.float32)
             if decode:
-                samples = self.decode(row, spec.options.codec_chunking == "official", done, total, progress)
+                official = spec.options.codec_chunking == "official"
+                samples = self.decode(row, official, done, total, progress, spec.voice.ref_codes)
             done += len(row)
             timings = Timings(prompt_seconds, sum(prefills), generated, clock() - before if decode else 0.0)
             speeches.append(self._speech(spec, result, row, samples, timings))
@@ -157,13 +185,23 @@ class Engine:
         )
 
     def decode(
-        self, codes: NDArray[np.int16], official: bool, done: int, total: int, progress: Progress | None
+        self,
+        codes: NDArray[np.int16],
+        official: bool,
+        done: int,
+        total: int,
+        progress: Progress | None,
+        ref_codes: NDArray[np.int16] | None = None,
     ) -> NDArray[np.float32]:
-        """int16 [frames, 16] -> float32 [frames * 1920]; reports progress after the `done` frames of other texts."""
-        codec, frames = self.runtime.codec, torch.from_numpy(codes.astype(np.int64))
+        """int16 [frames, 16] -> float32 [frames * 1920]; reports progress after the `done` frames of other texts.
+
+        ref_codes [R, 16]: the frames that go before; their R * 1920 samples are not returned."""
+        codec, frames = self.runtime.codec, _codes(codes)
         if official:
-            return codec.decode_official(frames).numpy()
-        state, pieces = codec.open(), [torch.zeros(0)]
+            before = torch.zeros(0, frames.shape[1], dtype=torch.int64) if ref_codes is None else _codes(ref_codes)
+            dropped = len(before) * self.runtime.config.codec.samples_per_frame
+            return codec.decode_official(torch.cat((before, frames))).numpy()[dropped:]
+        state, pieces = self.open_codec(ref_codes), [torch.zeros(0)]
         try:
             for piece in frames.split(DECODE_STEP):
                 pieces += codec.decode([state], [piece])
@@ -173,3 +211,20 @@ class Engine:
         finally:
             codec.close(state)
         return torch.cat(pieces).numpy()
+
+    def open_codec(self, ref_codes: NDArray[np.int16] | None) -> Any:
+        """A new codec stream, to be closed by the caller; it goes on from the reference's frames [R, 16], if any."""
+        codec = self.runtime.codec
+        state = codec.open()
+        try:
+            for piece in _codes(ref_codes).split(DECODE_STEP) if ref_codes is not None else ():
+                codec.decode([state], [piece])  # for the state alone: this audio is the recording itself
+        except BaseException:
+            codec.close(state)
+            raise
+        return state
+
+
+def _codes(codes: NDArray[np.int16]) -> Tensor:
+    """[frames, 16] as int64 on the host."""
+    return torch.from_numpy(codes.astype(np.int64))

@@ -1,110 +1,69 @@
-"""Voice files: an x-vector as JSON.
+"""Voice files: which kind one is, and the limits that hold for all of them.
 
-    {"speaker_embedding": [0.1, ...], "x_vector_only_mode": true, "icl_mode": false,
-     "ref_text": null, "ref_codes": null}
+    .json          the form other runtimes read and write, see json_file
+    .safetensors   the same fields, compact, see compact_file
+    .pt            saved prompts of the official package, read only, see official_file
 
-speaker_embedding is a flat list, or that list inside another one ([1, enc_dim]). The first three keys are required.
-With x_vector_only_mode true the embedding alone is used, ref_text and ref_codes are not, as in the official package.
+Files are told apart by their contents, so a wrong ending does no harm when reading. A file can come from anywhere:
+nothing in it is run, nothing is believed before it is checked, and the work it can cause is bounded by its size.
 """
 
-import json
+import stat
 from pathlib import Path
-from typing import Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
-
-from qwen3tts.errors import VoiceError, nearest
-
-FloatArray = npt.NDArray[np.float32]
-
-REQUIRED_KEYS = ("speaker_embedding", "x_vector_only_mode", "icl_mode")
-OPTIONAL_KEYS = ("ref_text", "ref_codes", "format", "version", "fingerprint")
+from qwen3tts.audio.atomic import replacing
+from qwen3tts.errors import AudioError, VoiceError
+from qwen3tts.voice import compact_file, json_file, official_file
+from qwen3tts.voice.record import VoiceRecord
 
 MAX_FILE_BYTES = 16 << 20
-"""a 2048-wide x-vector takes about 50 KB, a minute of reference codes about as much"""
+"""a 2048-wide x-vector takes about 50 KB as JSON, a minute of reference codes as much"""
 
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-
-def read_x_vector(path: Path) -> FloatArray:
-    """The embedding of a voice file, float32 [n], finite. VoiceError names the file and the key."""
-    record = _read_object(path)
-    known = (*REQUIRED_KEYS, *OPTIONAL_KEYS)
-    for key in record:
-        if key not in known:
-            raise VoiceError(f"{path}: unknown key {key!r}.{nearest(key, known)} A voice file has {', '.join(known)}.")
-    for key in REQUIRED_KEYS:
-        if key not in record:
-            raise VoiceError(f"{path}: the key {key!r} is missing; a voice file has {', '.join(REQUIRED_KEYS)}.")
-    _check_mode(record, path)
-    if not isinstance(record.get("ref_text"), str | None):
-        raise VoiceError(f"{path}: ref_text is {_show(record['ref_text'])}, expected a string or null.")
-    if not isinstance(record.get("ref_codes"), list | None):
-        raise VoiceError(f"{path}: ref_codes is {_show(record['ref_codes'])}, expected a list or null.")
-    return _embedding(record["speaker_embedding"], path)
+ZIP = b"PK\x03\x04"
+PICKLE = b"\x80"
 
 
-def _check_mode(record: dict[str, Any], path: Path) -> None:
-    for key in ("x_vector_only_mode", "icl_mode"):
-        if not isinstance(record[key], bool):
-            raise VoiceError(f"{path}: {key} is {_show(record[key])}, expected true or false.")
-    if record["icl_mode"] or not record["x_vector_only_mode"]:
-        only, icl = _show(record["x_vector_only_mode"]), _show(record["icl_mode"])
-        raise VoiceError(
-            f"{path}: x_vector_only_mode is {only} and icl_mode {icl}: "
-            "prompts with reference codes are not supported in this version. x_vector_only_mode true with icl_mode "
-            "false would use the embedding alone."
-        )
+def read_voices(path: Path) -> list[VoiceRecord]:
+    """The voices of a file, at least one. VoiceError names the file and what is wrong with it."""
+    data = _read(path)
+    if data.startswith(ZIP):
+        return official_file.parse(data, path)
+    if data.startswith(PICKLE):
+        raise VoiceError(f"{path}: an old-style pickle, which could run anything; save the prompt with torch.save.")
+    if not data:
+        raise VoiceError(f"{path}: not valid JSON, or cut short: the file is empty.")
+    if compact_file.looks_like(data):
+        return [compact_file.parse(data, path)]
+    return [json_file.parse(data, path)]
 
 
-def _embedding(value: object, path: Path) -> FloatArray:
-    where, items = f"{path}: speaker_embedding", value
-    if isinstance(items, list) and len(items) == 1 and isinstance(items[0], list):
-        items = items[0]
-    if not isinstance(items, list) or not items or isinstance(items[0], list):
-        raise VoiceError(f"{where} is {_show(value)}, expected a list of numbers [n] or that inside one list [1, n].")
-    for index, item in enumerate(items):
-        if isinstance(item, bool) or not isinstance(item, int | float):
-            raise VoiceError(f"{where}[{index}] is {_show(item)}, expected a number.")
-        if not -_FLOAT32_MAX <= item <= _FLOAT32_MAX:  # false for what is not finite, exact for whole numbers
-            raise VoiceError(f"{where}[{index}] is {_show(item)}, expected a finite float32 number.")
-    return np.array(items, dtype=np.float32)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
+def write_voice(path: Path, record: VoiceRecord, *, plain: bool = False) -> None:
+    """Writes by the path's ending, whole or not at all. plain: JSON with the five common keys alone."""
+    ending = path.suffix.lower()
+    if ending == ".json":
+        data = json_file.dump(record, plain=plain)
+    elif ending == ".safetensors" and not plain:
+        data = compact_file.dump(record)
+    else:
+        endings = ".json" if plain else ".json or .safetensors"
+        raise VoiceError(f"cannot write {str(path)!r}: a voice file ends in {endings}")
     try:
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
+    except AudioError as error:
+        raise VoiceError(str(error)) from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # a pipe would keep us waiting
+            raise VoiceError(f"{path}: the voice file cannot be read: not an ordinary file.")
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise VoiceError(f"{path}: the voice file cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:  # a NUL in the name
+        raise VoiceError(f"{str(path)!r}: the voice file cannot be read: {error}.") from None
     if len(data) > MAX_FILE_BYTES:
         raise VoiceError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB: not a voice file.")
-    try:
-        record = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except UnicodeDecodeError as error:
-        raise VoiceError(f"{path}: not UTF-8 at byte {error.start}: not a voice file, or damaged.") from None
-    except (ValueError, RecursionError) as error:
-        raise VoiceError(f"{path}: not valid JSON, or cut short: {error}.") from None
-    if not isinstance(record, dict):
-        raise VoiceError(f"{path}: expected a JSON object with {', '.join(REQUIRED_KEYS)}, found {_show(record)}.")
-    return record
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        raise ValueError("a key is there twice")
-    return record
-
-
-def _show(value: object) -> str:
-    """A value as JSON, short enough for a message."""
-    if isinstance(value, list | dict):
-        return f"a {'list' if isinstance(value, list) else 'object'} of {len(value)} items"
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return data

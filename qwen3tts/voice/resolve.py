@@ -2,14 +2,14 @@
 
 custom_voice   a preset voice; instruct from 1.7B on
 voice_design   no voice; instruct describes one
-base           an x-vector; no instruct
+base           an x-vector or ICL voice; no instruct
 """
 
 from dataclasses import dataclass
 
 from qwen3tts.errors import VoiceError, nearest
 from qwen3tts.model.config import ModelConfig
-from qwen3tts.voice.files import FloatArray
+from qwen3tts.voice.record import CodeArray, FloatArray
 from qwen3tts.voice.voice import Voice
 
 AUTO = "auto"
@@ -28,7 +28,11 @@ class ResolvedVoice:
     instruct: str | None
     """stripped; None when there is none"""
     speaker_name: str | None
-    """the preset's name, or the x-vector's label"""
+    """the preset's name, or the label of another voice"""
+    ref_codes: CodeArray | None = None
+    """int16 [R, 16]: frames that the speech goes on from"""
+    ref_text: str | None = None
+    """what they say; None: they are only decoded before the new frames, the talker does not see them"""
 
 
 def supported_speakers(config: ModelConfig) -> list[str]:
@@ -100,7 +104,10 @@ def resolve(
         raise VoiceError(f"A voice design model takes no voice, but {voice!r} was given: describe it in instruct.")
     name = None if voice is None else voice.name
     preset = name if speaker_id is not None else None
-    return ResolvedVoice(language_id(config, language, preset), speaker_id, x_vector, instruct, name)
+    ref_codes, ref_text = (None, None) if voice is None else (voice.ref_codes, voice.ref_text)
+    return ResolvedVoice(
+        language_id(config, language, preset), speaker_id, x_vector, instruct, name, ref_codes, ref_text
+    )
 
 
 def _is_dialect(name: str) -> bool:
@@ -111,9 +118,9 @@ def _preset_id(config: ModelConfig, voice: Voice | None) -> int:
     choices = supported_speakers(config)
     if voice is None or voice.kind == "no_speaker":
         raise VoiceError(f"A custom voice model needs a voice. This one has {', '.join(choices)}.")
-    if voice.kind == "x_vector":
+    if voice.kind in ("x_vector", "icl"):
         raise VoiceError(
-            "A custom voice model has preset voices and takes no x-vector: use a base model for "
+            "A custom voice model has preset voices and takes no x-vector or recording: use a base model for "
             f"{voice!r}, or one of {', '.join(choices)}."
         )
     if voice.name is None or voice.name not in config.talker.speakers:
@@ -127,7 +134,7 @@ def _x_vector(config: ModelConfig, voice: Voice | None) -> FloatArray:
     if voice is None or voice.x_vector is None:
         given = "none was given" if voice is None else f"{voice!r} was given"
         raise VoiceError(
-            "Base models have no preset voices; give an x-vector voice (Voice.load(file) or "
+            "Base models have no preset voices; give a cloned one (tts.clone(audio, transcript), Voice.load(file) or "
             f"Voice.from_x_vector(array)): {given}."
         )
     width = config.talker.transformer.hidden_size
@@ -135,6 +142,12 @@ def _x_vector(config: ModelConfig, voice: Voice | None) -> FloatArray:
         raise VoiceError(
             f"The x-vector of {voice!r} has {voice.x_vector.size} values, this model needs {width}: "
             "it was made with a model of another size."
+        )
+    size = config.talker.code_predictor.vocab_size
+    if voice.ref_codes is not None and int(voice.ref_codes.max()) >= size:
+        raise VoiceError(
+            f"The reference codes of {voice!r} go up to {voice.ref_codes.max()}, this model's codec has {size} codes "
+            f"(0 to {size - 1}): they were made with another codec."
         )
     return voice.x_vector
 
@@ -148,7 +161,7 @@ def _instruct(config: ModelConfig, instruct: str | None) -> str | None:
     if not instruct:
         return None
     if config.model_type == "base":
-        raise VoiceError("A base model takes no instruct: its voice comes from the x-vector alone.")
+        raise VoiceError("A base model takes no instruct: its voice comes from the recording alone.")
     if drops_instruct(config):
         raise VoiceError(
             f"This custom voice model (size {config.model_size!r}) cannot follow an instruct; 1.7B can. Leave it out."

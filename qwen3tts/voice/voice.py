@@ -1,46 +1,76 @@
-"""Who speaks: a preset of the checkpoint, an x-vector, or nobody in particular."""
+"""Who speaks: a preset of the checkpoint, a cloned voice, or nobody in particular."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from qwen3tts.errors import VoiceError
-from qwen3tts.voice.files import FloatArray, read_x_vector
+from qwen3tts.voice.files import read_voices, write_voice
+from qwen3tts.voice.record import (
+    CodeArray,
+    FloatArray,
+    VoiceRecord,
+    check_fingerprint,
+    check_ref_codes,
+    check_ref_text,
+    check_x_vector,
+)
 
-VoiceKind = Literal["preset", "x_vector", "no_speaker"]
+if TYPE_CHECKING:
+    from qwen3tts.api import TTS
+
+VoiceKind = Literal["preset", "x_vector", "icl", "no_speaker"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Voice:
-    """One voice; make it with preset(), from_x_vector(), load() or no_speaker().
+    """One voice; make it with preset(), clone(), load(), from_x_vector(), from_reference() or no_speaker().
 
-    Immutable, picklable and hashable. Two voices are equal when they speak alike: the same preset, or the same
-    x-vector bit for bit, whatever its label.
+    Immutable, picklable and hashable. Two voices are equal when they speak alike: the same preset, or the same x-vector
+    and recording bit for bit, whatever their labels.
     """
 
     kind: VoiceKind
     name: str | None = None
-    """preset: its lower-case name; x-vector: a label for messages"""
+    """preset: its lower-case name; x-vector and icl: a label for messages"""
     x_vector: FloatArray | None = None
-    """float32 [enc_dim], read-only; for kind "x_vector" alone"""
+    """float32 [enc_dim], read-only; for kinds "x_vector" and "icl" """
+    ref_codes: CodeArray | None = None
+    """int16 [R, 16], read-only: the recording that speech goes on from; for kind "icl" """
+    ref_text: str | None = None
+    """what the recording says; for kind "icl" """
+    fingerprint: str | None = None
+    """names the speaker encoder that made the x-vector; a model with another one warns"""
 
     def __post_init__(self) -> None:
         if self.name is not None and (not isinstance(self.name, str) or not self.name.strip()):
             raise VoiceError(f"A voice's name is {self.name!r}, expected a string that is not blank.")
-        if self.kind == "x_vector":
-            object.__setattr__(self, "x_vector", _x_vector(self.x_vector))
-        elif self.x_vector is not None:
-            raise VoiceError(f"A voice of kind {self.kind!r} has no x-vector.")
-        elif self.kind == "preset" and self.name is not None:
+        if self.kind not in ("x_vector", "icl"):
+            if self.x_vector is not None or self.fingerprint is not None:
+                raise VoiceError(f"A voice of kind {self.kind!r} has no x-vector.")
+            self._check_name()
+        else:
+            object.__setattr__(self, "x_vector", check_x_vector(self.x_vector))
+            object.__setattr__(self, "fingerprint", check_fingerprint(self.fingerprint))
+        if self.kind == "icl":
+            object.__setattr__(self, "ref_codes", check_ref_codes(self.ref_codes))
+            object.__setattr__(self, "ref_text", check_ref_text(self.ref_text))
+        elif self.ref_codes is not None or self.ref_text is not None:
+            raise VoiceError(f"A voice of kind {self.kind!r} has no recording.")
+
+    def _check_name(self) -> None:
+        if self.kind == "preset" and self.name is not None:
             object.__setattr__(self, "name", self.name.strip().lower())
         elif self.kind != "no_speaker" or self.name is not None:
             raise VoiceError(
-                f"A voice of kind {self.kind!r} with name {self.name!r} does not exist: use "
-                "Voice.preset(), Voice.from_x_vector(), Voice.load() or Voice.no_speaker()."
+                f"A voice of kind {self.kind!r} with name {self.name!r} does not exist: use Voice.preset(), "
+                "Voice.from_x_vector(), Voice.from_reference(), Voice.load() or Voice.no_speaker()."
             )
+
+    # ------------------------------------------------------------ making one
 
     @classmethod
     def preset(cls, name: str) -> "Voice":
@@ -50,9 +80,22 @@ class Voice:
         return cls("preset", name)
 
     @classmethod
-    def from_x_vector(cls, x_vector: npt.ArrayLike, name: str | None = None) -> "Voice":
+    def from_x_vector(cls, x_vector: npt.ArrayLike, name: str | None = None, fingerprint: str | None = None) -> "Voice":
         """A speaker embedding for base checkpoints: numbers [enc_dim] (the talker's width), copied as float32."""
-        return cls("x_vector", name, x_vector)  # type: ignore[arg-type]  # converted and checked in __post_init__
+        return cls("x_vector", name, x_vector, fingerprint=fingerprint)  # type: ignore[arg-type]  # __post_init__ checks
+
+    @classmethod
+    def from_reference(
+        cls,
+        x_vector: npt.ArrayLike,
+        ref_codes: npt.ArrayLike,
+        ref_text: str,
+        name: str | None = None,
+        fingerprint: str | None = None,
+    ) -> "Voice":
+        """A recording to go on from (in-context learning), for base checkpoints: x-vector [enc_dim], codec codes
+        [R, 16], and what they say. White space at the ends of the transcript is dropped."""
+        return cls("icl", name, x_vector, ref_codes, ref_text, fingerprint)  # type: ignore[arg-type]  # see above
 
     @classmethod
     def no_speaker(cls) -> "Voice":
@@ -60,15 +103,65 @@ class Voice:
         return cls("no_speaker")
 
     @classmethod
-    def load(cls, path: str | Path) -> "Voice":
-        """Reads an x-vector from a voice file; see qwen3tts.voice.files. VoiceError names the file and the key."""
+    def clone(cls, audio: Any, text: str | None = None, *, tts: "TTS", **options: Any) -> "Voice":
+        """A voice from a recording, made with a base model: the same as tts.clone(audio, text, **options)."""
+        return tts.clone(audio, text, **options)
+
+    # ------------------------------------------------------------ files
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], name: str | None = None) -> "Voice":
+        """Reads a voice file (see qwen3tts.voice.files); its label is `name` or the file's. Raises VoiceError."""
+        voices = cls.load_all(path, name)
+        if len(voices) > 1:
+            raise VoiceError(f"{path}: holds {len(voices)} voices; Voice.load_all() gives a list of them.")
+        return voices[0]
+
+    @classmethod
+    def load_all(cls, path: str | os.PathLike[str], name: str | None = None) -> list["Voice"]:
+        """All voices of a file: one, or more of an official prompt file made from several recordings."""
         path = Path(path)
-        return cls.from_x_vector(read_x_vector(path), name=path.stem)
+        return [cls.from_record(record, name or path.stem) for record in read_voices(path)]
+
+    def save(self, path: str | os.PathLike[str], *, plain: bool = False) -> None:
+        """Writes .json or .safetensors by the path's ending, whole or not at all; loading gives an equal voice.
+
+        plain: JSON with the five keys that other runtimes know and nothing else. The label is not stored: it is the
+        file's name. Raises VoiceError, also for presets and no_speaker(), which have nothing to store.
+        """
+        write_voice(Path(path), self.record(), plain=plain)
+
+    @classmethod
+    def from_record(cls, record: VoiceRecord, name: str | None = None) -> "Voice":
+        """The voice of a file's contents."""
+        kind: VoiceKind = "x_vector" if record.ref_codes is None else "icl"
+        name = name if name is None or name.strip() else None
+        return cls(kind, name, record.x_vector, record.ref_codes, record.ref_text, record.fingerprint)
+
+    def record(self) -> VoiceRecord:
+        """What a file stores. Raises VoiceError for presets and no_speaker()."""
+        if self.x_vector is None:
+            raise VoiceError(f"{self!r} is no cloned voice: there is nothing to store.")
+        return VoiceRecord(self.x_vector, self.ref_codes, self.ref_text, self.fingerprint)
+
+    def without_reference(self) -> "Voice":
+        """The x-vector alone."""
+        if self.x_vector is None:
+            raise VoiceError(f"{self!r} has no x-vector.")
+        return Voice("x_vector", self.name, self.x_vector, fingerprint=self.fingerprint)
+
+    # ------------------------------------------------------------ as a value
+
+    @property
+    def frames(self) -> int:
+        """R, frames of 80 ms of the recording; 0 without one."""
+        return 0 if self.ref_codes is None else len(self.ref_codes)
 
     def _key(self) -> tuple[object, ...]:
         if self.x_vector is None:
             return self.kind, self.name
-        return self.kind, self.x_vector.tobytes()
+        codes = None if self.ref_codes is None else self.ref_codes.tobytes()
+        return self.kind, self.x_vector.tobytes(), codes, self.ref_text
 
     def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, Voice) else NotImplemented
@@ -77,36 +170,16 @@ class Voice:
         return hash(self._key())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Voice, (self.kind, self.name, self.x_vector)  # through the checks; a bare array would come back writable
+        # Through the checks; a bare array would come back writable.
+        return Voice, (self.kind, self.name, self.x_vector, self.ref_codes, self.ref_text, self.fingerprint)
 
     def __repr__(self) -> str:
         if self.kind == "preset":
             return f"Voice.preset({self.name!r})"
         if self.x_vector is None:
             return "Voice.no_speaker()"
-        return f"Voice.from_x_vector(<float32 [{self.x_vector.size}]>, name={self.name!r})"
-
-
-def _x_vector(values: object) -> FloatArray:
-    """Checks and copies: float32 [enc_dim], finite, read-only."""
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; torch tensors in bf16 or with a gradient
-        raise VoiceError(
-            f"An x-vector cannot be made of a {type(values).__name__} ({error}). Give numbers of shape "
-            "[enc_dim]; of a torch tensor, tensor.detach().float().cpu().numpy()."
-        ) from None
-    if array.dtype.kind not in "fiu":
-        raise VoiceError(f"An x-vector holds numbers, not dtype {array.dtype}.")
-    if array.ndim != 1 or array.size == 0:
-        raise VoiceError(f"An x-vector has the shape [enc_dim], not {list(array.shape)}.")
-    with np.errstate(over="ignore"):  # what overflows becomes infinite, and is refused
-        vector = np.array(array, dtype=np.float32)
-    bad = np.flatnonzero(~np.isfinite(vector))
-    if bad.size:
-        raise VoiceError(
-            f"An x-vector has {bad.size} of {vector.size} values that are not finite float32 numbers, the "
-            f"first at index {bad[0]}: {array[bad[0]]}."
-        )
-    vector.flags.writeable = False
-    return vector
+        vector = f"<float32 [{self.x_vector.size}]>"
+        if self.ref_codes is None or self.ref_text is None:
+            return f"Voice.from_x_vector({vector}, name={self.name!r})"
+        text = self.ref_text if len(self.ref_text) <= 40 else self.ref_text[:37] + "..."
+        return f"Voice.from_reference({vector}, <{self.frames} frames>, {text!r}, name={self.name!r})"

@@ -17,10 +17,13 @@ CPU = torch.device("cpu")
 
 
 def covers(case):
-    """False for what this project does not do yet: clones with a reference recording, codec and speaker encoder."""
-    if case["kind"] == "voice_clone":
-        return all(row["reference"]["mode"] == "x_vector" for row in case["rows"])
-    return case["kind"] in ("custom_voice", "voice_design", "codec_decode", "probe")
+    """False for what this project does not do yet: codec and speaker encoder."""
+    return case["kind"] in ("custom_voice", "voice_design", "voice_clone", "codec_decode", "probe")
+
+
+def is_icl(row):
+    """Whether a row speaks on from a recording."""
+    return row.get("reference", {}).get("mode") == "icl"
 
 
 class Project:
@@ -58,6 +61,8 @@ class Project:
             arrays |= {f"text_ids.{r}": np.array(self.template.speech_ids(clean_text(row["text"]))),
                        f"prefill.{r}": request.prefill.numpy(), f"trailing.{r}": request.trailing.numpy(),
                        f"codes.{r}": speech.codes, f"wav.{r}": speech.samples}
+            if is_icl(row):
+                arrays[f"ref_ids.{r}"] = np.array(self._ref_ids(row["reference"]["text"]))
             instruct = self._instruct(row)
             if instruct is not None:
                 arrays[f"instruct_ids.{r}"] = np.array(self.template.instruct_ids(instruct))
@@ -85,9 +90,16 @@ class Project:
         return wavs
 
     def _voice(self, case, row, theirs, r):
+        if is_icl(row):
+            return qwen3tts.Voice.from_reference(theirs[f"speaker_embedding.{r}"], theirs[f"ref_codes.{r}"],
+                                                 row["reference"]["text"])
         if case["kind"] == "voice_clone":
             return qwen3tts.Voice.from_x_vector(theirs[f"speaker_embedding.{r}"])
         return row.get("speaker")
+
+    def _ref_ids(self, text):
+        """The official turn around a transcript is the spoken one without the opening of the answer."""
+        return self.template.speech_ids(text)[:-3]
 
     def _instruct(self, row):
         """None where the official package drops it: the native interface refuses it there."""

@@ -10,6 +10,8 @@ from qwen3tts.voice.resolve import resolve, resolve_language, supported_language
 from qwen3tts.voice.voice import Voice
 
 X_VECTOR = Voice.from_x_vector(np.arange(64) / 64, "anna")
+CODES = np.arange(48).reshape(3, 16)
+ICL = Voice.from_reference(np.arange(64) / 64, CODES, "What was said.", "anna")
 REQUEST = {"voice": None, "language": "auto", "instruct": None}
 
 
@@ -105,11 +107,25 @@ def test_base(base):
     assert (got.language_id, got.speaker_id, got.speaker_name, got.instruct) == (2055, None, "anna", None)
     np.testing.assert_array_equal(got.x_vector, X_VECTOR.x_vector)
     refused(base, "takes no instruct", voice=X_VECTOR, instruct="Whisper.")
-    refused(base, "no preset voices; give an x-vector voice .*Voice.preset[(]'ryan'[)] was given", voice="ryan")
+    refused(base, "no preset voices; give a cloned one .*Voice.preset[(]'ryan'[)] was given", voice="ryan")
     for voice in (None, ""):
-        refused(base, "give an x-vector voice .* none was given", voice=voice)
+        refused(base, "give a cloned one .* none was given", voice=voice)
     refused(base, "no_speaker[(][)] was given", voice=Voice.no_speaker())
+    assert (got.ref_codes, got.ref_text) == (None, None)
     refused(base, "has 32 values, this model needs 64", voice=Voice.from_x_vector(np.ones(32)))
+
+
+def test_base_with_a_recording(base, custom_voice, voice_design):
+    got = resolve(base, voice=ICL, language="german", instruct=None)
+    assert (got.language_id, got.speaker_id, got.speaker_name, got.ref_text) == (2053, None, "anna", "What was said.")
+    np.testing.assert_array_equal(got.x_vector, ICL.x_vector)
+    np.testing.assert_array_equal(got.ref_codes, CODES)
+    wide = Voice.from_reference(np.ones(32), CODES, "x")
+    refused(base, "has 32 values, this model needs 64", voice=wide)
+    refused(base, r"go up to 64, this model's codec has 64 codes \(0 to 63\)",
+            voice=Voice.from_reference(np.ones(64), CODES + 17, "x"))  # fmt: skip
+    refused(custom_voice, "takes no x-vector or recording", voice=ICL)
+    refused(voice_design, "takes no voice, but Voice.from_reference", voice=ICL)
 
 
 def test_a_label_is_no_preset(base, custom_voice):

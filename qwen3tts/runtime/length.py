@@ -17,6 +17,7 @@ def frame_budget(text_tokens: int) -> int:
     return EXTRA_FRAMES + FRAMES_PER_TOKEN * text_tokens
 
 
-def default_max_frames(text_tokens: int, max_new_tokens: int | None) -> int:
-    """min(checkpoint's max_new_tokens - 1, budget); a run of N tokens has N - 1 frames."""
-    return max(1, min((max_new_tokens or OFFICIAL_MAX_NEW_TOKENS) - 1, frame_budget(text_tokens)))
+def default_max_frames(text_tokens: int | None, max_new_tokens: int | None) -> int:
+    """min(checkpoint's max_new_tokens - 1, budget); a run of N tokens has N - 1 frames. text_tokens None: not known yet."""
+    limit = (max_new_tokens or OFFICIAL_MAX_NEW_TOKENS) - 1
+    return max(1, limit if text_tokens is None else min(limit, frame_budget(text_tokens)))

@@ -63,8 +63,12 @@ class TextStream(BaseStream):
     # ------------------------------------------------------------ the text's side
 
     def push_text(self, text: str) -> None:
-        """Adds a piece of text. Raises TextError for what is no text, and after finish() or close()."""
+        """Adds a piece of text. Raises TextError for what is no text, and after finish() or close().
+
+        Text that comes after the model has ended its speech is not spoken."""
         with self._news:
+            if self.finish_reason is not None:
+                return
             if self._closed:
                 raise TextError("The stream is closed; no more text can be pushed.")
             self._take(self._settler.push(text))
@@ -72,6 +76,8 @@ class TextStream(BaseStream):
     def finish(self) -> None:
         """No more text follows; more calls change nothing. Raises TextError, and ends the stream, if nothing was said."""
         with self._news:
+            if self.finish_reason is not None:
+                return
             try:
                 self._take(self._settler.finish())
             except TextError:

@@ -1,6 +1,7 @@
 """load(), generate() and TTS: the package's front door."""
 
 import dataclasses
+import logging
 import os
 import secrets
 import time
@@ -10,7 +11,8 @@ from typing import Any, Self, overload
 
 import torch
 
-from qwen3tts.backends.registry import Runtime, choose, open_runtime
+from qwen3tts.audio.reading import AudioSource, read_audio
+from qwen3tts.backends.registry import Runtime, choose, open_encoders, open_runtime
 from qwen3tts.checkpoint import open_checkpoint
 from qwen3tts.errors import OptionError, Qwen3TTSError, TextError, VoiceError
 from qwen3tts.model.config import ModelConfig
@@ -26,8 +28,11 @@ from qwen3tts.runtime.turns import Turns
 from qwen3tts.text.prompt import TextMode
 from qwen3tts.text.sentences import split_text
 from qwen3tts.text.tokenizer import ChatTemplate, TextTokenizer, clean_text
+from qwen3tts.voice.clone import DEFAULT_SILENT_TAIL, Encoders, clone_voice
 from qwen3tts.voice.resolve import resolve, supported_languages, supported_speakers
 from qwen3tts.voice.voice import Voice
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_MODEL = "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
 DTYPES = {
@@ -78,7 +83,9 @@ def load(
     template = ChatTemplate.from_config(checkpoint.config, TextTokenizer.from_folder(checkpoint.path))
     options = runtime if runtime is not None else RuntimeOptions()
     opened = open_runtime(name, checkpoint=checkpoint, device=where, dtype=kind, options=options)
-    return TTS(opened, template, checkpoint.generation_config, backend=name, load_seconds=time.perf_counter() - started)
+    encoders = open_encoders(checkpoint, where, kind)
+    seconds = time.perf_counter() - started
+    return TTS(opened, template, checkpoint.generation_config, encoders, backend=name, load_seconds=seconds)
 
 
 class TTS:
@@ -89,6 +96,7 @@ class TTS:
         runtime: Runtime,
         template: ChatTemplate,
         generation_config: dict[str, Any],
+        encoders: Encoders,
         *,
         backend: str,
         load_seconds: float,
@@ -96,6 +104,8 @@ class TTS:
         self._runtime: Runtime | None = runtime
         self._engine = Engine(runtime, template, generation_config.get("max_new_tokens"))
         self.turns = Turns(runtime.frames)
+        self.encoders = encoders
+        self._foreign: set[str] = set()
         self.config: ModelConfig = runtime.config
         self.generation_config = dict(generation_config)
         self.backend_name, self.load_seconds = backend, load_seconds
@@ -117,6 +127,52 @@ class TTS:
     def sample_rate(self) -> int:
         """Of the speech, in Hz."""
         return self.config.codec.sample_rate
+
+    # ------------------------------------------------------------ cloning
+
+    def clone(
+        self,
+        audio: AudioSource,
+        text: str | None = None,
+        *,
+        name: str | None = None,
+        silent_tail: float = DEFAULT_SILENT_TAIL,
+        x_vector_only: bool = False,
+        sample_rate: int | None = None,
+        allow_url: bool = False,
+    ) -> Voice:
+        """A voice from a recording, for any number of texts: 3 to 15 seconds of one speaker. Base models only.
+
+        audio: a path, a binary file object, (array, rate), or an array with sample_rate; an http(s) URL only with
+        allow_url. text: exactly what the recording says, for speech that goes on from it; without it, or with
+        x_vector_only, the voice is the x-vector alone. silent_tail: seconds of silence added before the codec encodes
+        the recording. name: a label for messages.
+
+        Warns (logging) of a transcript that cannot fit the recording: less than one frame of 80 ms a token, or more
+        than 15 and 2 seconds. Raises VoiceError, AudioError for what cannot be read or is too short.
+        """
+        if self.config.model_type != "base":
+            raise VoiceError(f"A {self.config.model_type} model cannot clone a voice; that needs a base model.")
+        _ = self.engine  # refuses after close()
+        samples = read_audio(audio, self.sample_rate, sample_rate=sample_rate, allow_url=allow_url)
+        encode = self.engine.template.tokenizer.encode
+        return clone_voice(
+            self.encoders, samples, self.sample_rate, text, name=name, silent_tail=silent_tail,
+            x_vector_only=x_vector_only, count_tokens=lambda transcript: len(encode(transcript)),
+        )  # fmt: skip
+
+    def _check_fingerprint(self, voice: VoiceLike) -> None:
+        """Warns, once for each, of an x-vector that another speaker encoder made."""
+        if not isinstance(voice, Voice) or voice.fingerprint is None or voice.fingerprint in self._foreign:
+            return
+        own = self.encoders.fingerprint()
+        if voice.fingerprint != own:
+            self._foreign.add(voice.fingerprint)
+            logger.warning(
+                "%r was made with another model (fingerprint %s, this model has %s): it may sound like somebody else. "
+                "Clone it again with this one.",
+                voice, voice.fingerprint, own,
+            )  # fmt: skip
 
     # ------------------------------------------------------------ speaking
 
@@ -289,6 +345,12 @@ class TTS:
             raise OptionError(f"options is a {type(options).__name__}; expected GenerateOptions(...).")
         merged = (options or GenerateOptions()).over(self.generation_config)
         resolved = resolve(self.config, voice=voice, language=language, instruct=instruct)
+        self._check_fingerprint(voice)
+        if merged.text_lookahead_tokens is not None and resolved.ref_codes is not None:
+            raise OptionError(
+                "text_lookahead_tokens means nothing with a voice that has a recording: the text runs beside it. Leave "
+                "it out, or use voice.without_reference()."
+            )
         mode = merged.text_mode or default_mode or ("streamed" if self.config.model_type == "base" else "whole")
         if merged.text_lookahead_tokens is not None and mode == "whole":
             raise OptionError(
@@ -336,6 +398,7 @@ class TTS:
         with self.turns:
             if self._runtime is not None:
                 self._runtime.close()
+                self.encoders.close()
                 self._runtime = None
 
     def __enter__(self) -> Self:

@@ -7,10 +7,12 @@ from typing import Any, Protocol
 
 import torch
 
+from qwen3tts.checkpoint import Checkpoint
 from qwen3tts.errors import BackendError, nearest
 from qwen3tts.model.config import ModelConfig
 from qwen3tts.model.talker import Talker
 from qwen3tts.runtime.protocols import CodecDecoder, FrameDecoder
+from qwen3tts.voice.clone import Encoders
 
 NATIVE = ("cuda", "hip")
 NAMES = ("auto", "torch", "cpu", *NATIVE)
@@ -99,6 +101,13 @@ def _checked_device(device: str | torch.device) -> torch.device:
             f"The device {str(device)!r} cannot be used: {first}. `qwen3tts doctor` lists devices."
         ) from error
     return wanted
+
+
+def open_encoders(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Encoders:
+    """Codec encoder and speaker encoder, plain torch on every backend. Nothing is read before their first use."""
+    from qwen3tts.backends.torch.encoders import TorchEncoders
+
+    return TorchEncoders(checkpoint, device, dtype)
 
 
 def open_runtime(name: str, **arguments: Any) -> Runtime:

@@ -69,7 +69,7 @@ def read_audio(
     if isinstance(source, str) and is_url(source):
         if not allow_url:
             raise AudioError(f"{source!r} is a URL; nothing is downloaded unless allow_url=True is given")
-        return _from_bytes(io.BytesIO(fetch(source)), repr(source), rate)
+        return _from_bytes(_Memory(fetch(source)), repr(source), rate)
     if isinstance(source, str | os.PathLike):
         with _opened(source) as file:
             return _decode(file, file.fileno(), repr(os.fspath(source)), rate)
@@ -138,8 +138,19 @@ def _opened(source: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.close(descriptor)
         kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
         raise AudioError(f"cannot read {name!r}: it is {kind}; expected an audio file")
-    with open(descriptor, "rb") as file:
+    with open(descriptor, "rb", buffering=0) as file:  # a buffer would leave the descriptor somewhere else
         yield file
+
+
+class _Memory(io.BytesIO):
+    """A file in memory. Damaged files make libsndfile seek to before its start; an exception inside its callback would
+    only be printed."""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):
+            return self.tell()
 
 
 def _whole(source: Any) -> BinaryIO:
@@ -155,7 +166,7 @@ def _whole(source: Any) -> BinaryIO:
             got = type(piece).__name__
             raise AudioError(f"{_shown(source)} returns {got}; expected bytes: open the file in binary mode ('rb')")
         if not piece:
-            return io.BytesIO(b"".join(pieces))
+            return _Memory(b"".join(pieces))
         pieces.append(bytes(piece))
         size += len(piece)
         if size > MAX_BYTES:
@@ -167,7 +178,7 @@ def _from_bytes(file: BinaryIO, what: str, rate: int) -> Samples:
 
 
 def _decode(file: BinaryIO, handle: int | BinaryIO, what: str, rate: int) -> Samples:
-    """file: at its start, to look at its frame; handle: the same file as libsndfile gets it. By descriptor, not by
+    """file: at its start, to look at its header; handle: the same file as libsndfile gets it. By descriptor, not by
     name: some extensions make libsndfile take any bytes at all for audio."""
     import soundfile
 
@@ -250,13 +261,14 @@ class _Collector:
     def add(self, block: Samples) -> None:
         """The next samples; full scale is 1."""
         if block.ndim == 2:
-            block = block.mean(axis=1) if block.shape[1] > 1 else block[:, 0]
-        if not np.isfinite(block).all():
+            block = sum(block.T[1:], start=block[:, 0]) / np.float32(block.shape[1])
+        peak = float(np.abs(block).max(initial=0))
+        if not math.isfinite(peak):
             first = int(np.flatnonzero(~np.isfinite(block))[0])
             raise AudioError(f"cannot read {self.what}: sample {self.count + first} is {block[first]}, not a number")
         self.count += len(block)
         self.check_length(self.count)
-        self.peak = max(self.peak, float(np.abs(block).max(initial=0)))
+        self.peak = max(self.peak, peak)
         self._done.append(np.array(block) if self._resampler is None else self._resampler.resample_chunk(block))
 
     def finish(self) -> Samples:

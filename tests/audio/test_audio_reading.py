@@ -104,7 +104,7 @@ FORMATS = [
     ("x.wav", "WAV", "ULAW", 0.02),
     ("x.flac", "FLAC", "PCM_16", 4e-5),
     ("x.ogg", "OGG", "VORBIS", 0.05),
-    ("x.opus", "OGG", "OPUS", 0.05),
+    ("x.opus", "OGG", "OPUS", 0.15),
     ("x.mp3", "MP3", "MPEG_LAYER_III", 0.05),
     ("x.aiff", "AIFF", "PCM_16", 4e-5),
 ]

@@ -256,3 +256,37 @@ def test_closing_an_async_stream_early(tts):
 
     assert asyncio.run(run()).frames == 1
     assert tts.engine.runtime.frames.free_slots() == slots
+
+
+def icl_voice(rng, frames):
+    codes = rng.integers(0, 64, (frames, 16)).astype(np.int16)
+    return Voice.from_reference(rng.standard_normal(64), codes, "The user and the world.")
+
+
+@pytest.mark.parametrize("frames", [1, 4, 9, 40])
+def test_voices_with_a_reference(base_tts, frames, seed):
+    rng, cuts = np.random.default_rng([seed, frames]), random.Random(seed)
+    voice = icl_voice(rng, frames)
+    options = GenerateOptions(seed=seed, max_frames=12)
+    whole = base_tts.generate(TEXTS[0], voice, options=options)
+    for _ in range(3):
+        stream = base_tts.open_text_stream(voice, options=options)
+        chunks = speak(stream, chop(TEXTS[0], cuts), cuts)
+        assert stream.lookahead is None
+        assert np.array_equal(codes_of(chunks), whole.codes)
+        assert float(np.abs(np.concatenate([c.samples for c in chunks]) - whole.samples).max()) <= 1e-5
+    streamed = list(base_tts.stream(TEXTS[0], voice, options=options))
+    assert np.array_equal(codes_of(streamed), whole.codes)
+    assert float(np.abs(np.concatenate([c.samples for c in streamed]) - whole.samples).max()) <= 1e-5
+
+
+def test_a_reference_makes_the_text_wait(base_tts, seed):
+    voice = icl_voice(np.random.default_rng(seed), 20)
+    with base_tts.open_text_stream(voice, options=GenerateOptions(max_frames=3)) as stream:
+        needed = base_tts.engine.reference_rows(stream._spec)
+        assert needed > 1
+        stream.push_text("Hello" + " and" * (needed - 2) + " ")
+        assert isinstance(stream.poll(), NeedMoreText)
+        assert stream.frames == 0
+        stream.push_text("and and ")
+        assert stream.poll().frames == 1, "R + 1 rows have their text, and frame 0 has its own"

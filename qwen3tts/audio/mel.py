@@ -32,15 +32,19 @@ def log_mel(samples: npt.NDArray[np.float32], sample_rate: int) -> npt.NDArray[n
     return np.log(np.maximum(mel, FLOOR)).astype(np.float32)
 
 
-def mel_filters(sample_rate: int) -> npt.NDArray[np.float64]:
-    """Triangular filters with equal area (Slaney), [128, 513], spaced evenly on the Slaney mel scale."""
+def mel_filters(sample_rate: int) -> npt.NDArray[np.float32]:
+    """Triangular filters with equal area (Slaney), [128, 513], spaced evenly on the Slaney mel scale.
+
+    Rounded twice, before and after the area: the official front end does, and in bf16 a last bit of the mel is seen in
+    the x-vector."""
     edges = mel_to_hz(np.linspace(0.0, hz_to_mel(sample_rate / 2), N_MELS + 2))
     bins = np.linspace(0.0, sample_rate / 2, N_FFT // 2 + 1)
     width = np.diff(edges)
     rising = (bins[None, :] - edges[:-2, None]) / width[:-1, None]
     falling = (edges[2:, None] - bins[None, :]) / width[1:, None]
     area = 2.0 / (edges[2:] - edges[:-2])
-    return np.maximum(0.0, np.minimum(rising, falling)) * area[:, None]
+    triangles = np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
+    return (triangles * area[:, None]).astype(np.float32)
 
 
 # Slaney's scale: linear below 1 kHz (15 mel), logarithmic above with 27 mel per factor of 6.4.

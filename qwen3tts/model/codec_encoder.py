@@ -6,14 +6,14 @@ of its stride, so only the last frame of a recording can depend on where the rec
 
 Memory: SEANet runs over PIECE samples at a time, exactly, with the tails of the convolutions carried over; the
 transformer sees all positions at once but never holds a mask or a score matrix. Ten minutes of audio (15,000
-positions) take about 0.5 GB besides the weights at the released sizes, and some 5 TFLOP.
+positions) take about 0.65 GB besides the weights at the released sizes, and some 4 TFLOP.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qwen3tts.errors import AudioError
+from qwen3tts.errors import AudioError, NumericsError
 from qwen3tts.model.causal import Causal, StreamState
 from qwen3tts.model.config import CodecEncoderConfig, TransformerConfig
 from qwen3tts.model.layers import Angles, Attention, AttentionCache, LayerScale, Linear, RotaryTable, causal_attention
@@ -237,11 +237,15 @@ class CodecEncoder(nn.Module):
                 module.prepare()
 
     def forward(self, samples: Tensor) -> Tensor:
-        """One recording, float [n] at 24 kHz -> int64 [ceil(n / 1920), quantizers]. Raises AudioError if n is 0.
+        """One recording, float [n] at 24 kHz -> int64 [ceil(n / 1920), quantizers]. Raises AudioError if n is 0,
+        NumericsError if samples are not finite or so large that values overflow.
 
         Recordings are encoded one by one: in a padded batch the last frame of the shorter ones would change."""
         if samples.ndim != 1 or not samples.shape[0]:
             raise AudioError(f"the codec encoder got samples of shape {list(samples.shape)}, expected [n] with n >= 1")
         x = self.encoder(samples[None, None])
-        codes: Tensor = self.quantizer(self.downsample(self.encoder_transformer(x[0].T)))
+        x = self.downsample(self.encoder_transformer(x[0].T))
+        if not x.isfinite().all():
+            raise NumericsError("The codec encoder overflows on these samples; expected finite ones with full scale 1.")
+        codes: Tensor = self.quantizer(x)
         return codes

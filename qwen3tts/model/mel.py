@@ -23,7 +23,7 @@ class LogMel(nn.Module):
 
     def forward(self, samples: Tensor) -> Tensor:
         """fp32 [n], n > 384 -> fp32 [1, 128, n // 256]."""
-        filters = torch.from_numpy(mel_filters(self.sample_rate)).float()
+        filters = torch.from_numpy(mel_filters(self.sample_rate))
         padded = F.pad(samples[None], (REFLECTED, REFLECTED), mode="reflect")
         window = torch.hann_window(N_FFT, device=samples.device)
         spectrum = torch.stft(padded, N_FFT, HOP, window=window, center=False, return_complex=True)

@@ -115,7 +115,7 @@ class SpeakerEncoder(nn.Module):
     """Keys are those of the checkpoint without the prefix `speaker_encoder.`.
 
     min_samples: the shortest recording it can take, 1280 samples (5 mel frames, 53 ms) at the released sizes: the
-    convolutions mirror up to 4 frames. Ten minutes of audio take about 2 GB besides the weights at the released sizes.
+    convolutions mirror up to 4 frames. At the released sizes a second of audio takes about 4 MB while it is encoded.
     """
 
     def __init__(self, config: SpeakerEncoderConfig) -> None:

@@ -187,7 +187,10 @@ def test_models_without_a_speaker_encoder(tiny_checkpoint, seed):
     assert encoders.encode(noise(seed, 1920)).shape == (1, 16)
 
 
-def test_overflow_is_an_error(checkpoint):
-    encoders = TorchEncoders(checkpoint, CPU, torch.float32)
-    with pytest.raises(NumericsError, match="not finite"):
-        encoders.embed(np.full(4000, 3e38, np.float32))
+@pytest.mark.parametrize("value", [3e38, np.nan, -np.inf])
+def test_overflow_is_an_error(encoders, seed, value):
+    samples = noise(seed, 6000)
+    samples[2000:] = value
+    for call in (encoders.embed, encoders.encode):
+        with pytest.raises(NumericsError, match="not finite|overflows"):
+            call(samples)

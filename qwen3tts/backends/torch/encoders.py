@@ -40,8 +40,8 @@ class TorchEncoders:
         return self.checkpoint.config.speaker_encoder is not None
 
     def encode(self, samples: npt.NDArray[np.float32]) -> npt.NDArray[np.int16]:
-        """float32 [n] at 24 kHz -> codes [ceil(n / 1920), 16]. Raises AudioError if there are none, CheckpointError if
-        the weights cannot be loaded."""
+        """float32 [n] at 24 kHz -> codes [ceil(n / 1920), 16]. Raises AudioError if there are none,
+        NumericsError if they are not finite or overflow, CheckpointError if the weights cannot be loaded."""
         with self._lock, exact_arithmetic(self.device):
             codes = self._codec_encoder()(self._to_device(samples)).to(torch.int16)
             result: npt.NDArray[np.int16] = codes.cpu().numpy()

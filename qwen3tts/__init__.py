@@ -27,7 +27,7 @@ from qwen3tts.errors import (
 
 if TYPE_CHECKING:
     from qwen3tts.api import TTS, generate, load
-    from qwen3tts.official import Qwen3TTSModel
+    from qwen3tts.official import Qwen3TTSModel, Qwen3TTSTokenizer, VoiceClonePromptItem
     from qwen3tts.options import GenerateOptions, RuntimeOptions, StreamOptions, TextStreamOptions
     from qwen3tts.runtime.generation import ProgressEvent
     from qwen3tts.runtime.speech import Speech, Timings
@@ -52,6 +52,7 @@ __all__ = [
     "ProgressEvent",
     "Qwen3TTSError",
     "Qwen3TTSModel",
+    "Qwen3TTSTokenizer",
     "RuntimeOptions",
     "Speech",
     "SpeechStream",
@@ -62,6 +63,7 @@ __all__ = [
     "Timings",
     "TokenizerError",
     "Voice",
+    "VoiceClonePromptItem",
     "VoiceError",
     "WeightsError",
     "__version__",
@@ -75,6 +77,8 @@ _LAZY = {
     "generate": "qwen3tts.api",
     "load": "qwen3tts.api",
     "Qwen3TTSModel": "qwen3tts.official",
+    "Qwen3TTSTokenizer": "qwen3tts.official",
+    "VoiceClonePromptItem": "qwen3tts.official",
     "GenerateOptions": "qwen3tts.options",
     "RuntimeOptions": "qwen3tts.options",
     "StreamOptions": "qwen3tts.options",

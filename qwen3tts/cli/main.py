@@ -5,6 +5,8 @@ from typing import Annotated
 import typer
 
 from qwen3tts._version import __version__
+from qwen3tts.cli import voice
+from qwen3tts.cli.clone import clone, design
 from qwen3tts.cli.console import run
 from qwen3tts.cli.doctor import doctor
 from qwen3tts.cli.generate import generate
@@ -15,6 +17,9 @@ app = typer.Typer(
     help="Speak with Qwen3-TTS checkpoints.",
 )  # fmt: skip
 app.command()(generate)
+app.command()(clone)
+app.command()(design)
+app.add_typer(voice.app, name="voice")
 app.command()(inspect)
 app.command()(voices)
 app.command()(doctor)

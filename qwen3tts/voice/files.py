@@ -39,19 +39,21 @@ def read_voices(path: Path) -> list[VoiceRecord]:
 
 def write_voice(path: Path, record: VoiceRecord, *, plain: bool = False) -> None:
     """Writes by the path's ending, whole or not at all. plain: JSON with the five common keys alone."""
-    ending = path.suffix.lower()
-    if ending == ".json":
-        data = json_file.dump(record, plain=plain)
-    elif ending == ".safetensors" and not plain:
-        data = compact_file.dump(record)
-    else:
-        endings = ".json" if plain else ".json or .safetensors"
-        raise VoiceError(f"cannot write {str(path)!r}: a voice file ends in {endings}")
+    check_voice_path(path, plain=plain)
+    as_json = path.suffix.lower() == ".json"
+    data = json_file.dump(record, plain=plain) if as_json else compact_file.dump(record)
     try:
         with replacing(path) as temporary:
             temporary.write_bytes(data)
     except AudioError as error:
         raise VoiceError(str(error)) from error
+
+
+def check_voice_path(path: Path, *, plain: bool = False) -> None:
+    """Raises VoiceError if the ending is none that can be written."""
+    endings = (".json",) if plain else (".json", ".safetensors")
+    if path.suffix.lower() not in endings:
+        raise VoiceError(f"cannot write {str(path)!r}: a voice file ends in {' or '.join(endings)}")
 
 
 def _read(path: Path) -> bytes:

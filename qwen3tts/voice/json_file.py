@@ -21,7 +21,7 @@ FORMAT, VERSION = "qwen3tts-voice", 1
 REQUIRED_KEYS = ("speaker_embedding", "x_vector_only_mode", "icl_mode")
 OPTIONAL_KEYS = ("ref_text", "ref_codes", "format", "version", "fingerprint")
 
-MAX_JSON_BYTES = 4 << 20
+MAX_JSON_BYTES = 2 << 20
 """parsed, hostile JSON takes up to thirty times its size"""
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -157,6 +157,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _show(value: object) -> str:
     """A value as JSON, short enough for a message."""
     if isinstance(value, list | dict):
-        return f"a {'list' if isinstance(value, list) else 'object'} of {len(value)} items"
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)} items"
+    if not isinstance(value, str | int | float | None):  # from a file of another form
+        return f"of type {type(value).__name__}"
     text = json.dumps(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -14,7 +14,7 @@ FloatArray = npt.NDArray[np.float32]
 CodeArray = npt.NDArray[np.int16]
 
 CODEBOOKS = 16
-MAX_X_VECTOR = 1 << 16
+MAX_X_VECTOR = 1 << 14
 """far above any talker's width (1024 and 2048)"""
 MAX_REFERENCE_FRAMES = 7500
 """10 minutes; a reference of 3 to 15 seconds is usual"""

@@ -10,6 +10,10 @@ LOGIT_LIMIT = 1e-5
 """relative L2"""
 WAV_LIMIT = 1e-4
 """max abs error, full scale 1"""
+EMBEDDING_LIMIT = 1e-5
+"""max abs error of an x-vector"""
+MARGIN_LIMIT = 1e-3
+"""codebook entries whose distances differ by less may swap"""
 TIE_LIMIT = 1e-4
 """scores closer than this may swap when sums are taken in another order"""
 
@@ -30,7 +34,8 @@ def max_absolute(ours, theirs):
 MEASURES = {"prefill": (max_relative, PROMPT_LIMIT), "trailing": (max_relative, PROMPT_LIMIT),
             "tts_pad": (max_relative, PROMPT_LIMIT), "hidden": (relative_l2, LOGIT_LIMIT),
             "talker_logits": (relative_l2, LOGIT_LIMIT), "predictor_logits": (relative_l2, LOGIT_LIMIT),
-            "wav": (max_absolute, WAV_LIMIT), "dropin_wav": (max_absolute, WAV_LIMIT)}
+            "speaker_embedding": (max_absolute, EMBEDDING_LIMIT), "wav": (max_absolute, WAV_LIMIT),
+            "dropin_wav": (max_absolute, WAV_LIMIT)}
 EXACT = ("text_ids", "instruct_ids", "ref_ids", "ref_codes", "codes")
 
 
@@ -72,6 +77,18 @@ class Comparison:
             if not error <= limit:  # also when it is not a number
                 self.differences.append(f"{name}: error {error:.2e}, allowed {limit:.0e}")
 
+    def add_encoded(self, name, ours, theirs, margin):
+        """Codes of a recording. margin [frames, 16]: how much farther the second-nearest codebook entry was."""
+        self.codes = True
+        if ours.shape != theirs.shape:
+            self.differences.append(f"{name}: shape {list(ours.shape)}, official {list(theirs.shape)}")
+            return
+        for frame in np.flatnonzero((ours != theirs).any(1)):
+            book = int(np.flatnonzero(ours[frame] != theirs[frame])[0])
+            text = f"{name}[{frame}, {book}]: {ours[frame, book]}, official {theirs[frame, book]}"
+            close = margin[frame, book] < MARGIN_LIMIT  # what follows in the frame starts from another residual
+            (self.ties if close else self.differences).append(f"{text}, margin {margin[frame, book]:.1e}")
+
     def same(self, name, ours, theirs):
         """Two plain values."""
         if ours != theirs:
@@ -100,7 +117,13 @@ def compare_generation(ours, theirs, *, greedy_scores=False):
     result = Comparison()
     for name, array in ours.items():
         kind, _, row = name.partition(".")
+        if kind == "ref_codes":
+            result.add_encoded(name, array, theirs[name], theirs[f"ref_margin.{row}"])
+            continue
         seen = (theirs[f"talker_scores.{row}"], theirs[f"predictor_logits.{row}"]) if greedy_scores and row else None
-        other = theirs[name.replace("dropin_", "")]
-        result.add(name, np.asarray(array), np.asarray(other), seen=seen if kind == "codes" else None)
+        other = np.asarray(theirs[name.replace("dropin_", "")])
+        if kind.endswith("wav") and f"ref_codes.{row}" in ours:
+            extra = extra_samples(len(theirs[f"ref_codes.{row}"]), len(theirs[f"codes.{row}"]))
+            array = with_extra_samples(array, other, extra)
+        result.add(name, np.asarray(array), other, seen=seen if kind == "codes" else None)
     return result

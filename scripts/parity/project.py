@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import torch
 from public_api import sampling_of, speak
+from signals import SAMPLE_RATE, signal
 
 import qwen3tts
 from qwen3tts.model.kv_cache import RowCache
@@ -42,10 +43,11 @@ class Project:
         the logits, for the codes to feed. Runs the native interface, the plain model and the drop-in class; only the
         latter (finish reasons None) if a text has white space at its ends, which the native interface strips."""
         if any(clean_text(row["text"]) != row["text"] for row in case["rows"]):
-            return {f"dropin_wav.{r}": wav for r, wav in enumerate(self.run_dropin(case))}, None
+            return {f"dropin_wav.{r}": wav for r, wav in enumerate(self.run_dropin(case, theirs))}, None
         arrays, finish = self.run_native(case, theirs)
-        if case["kind"] != "voice_clone":  # the drop-in class does not clone yet
-            arrays |= {f"dropin_wav.{r}": wav for r, wav in enumerate(self.run_dropin(case))}
+        arrays |= {f"dropin_wav.{r}": wav for r, wav in enumerate(self.run_dropin(case, theirs))}
+        if case["kind"] == "voice_clone":
+            arrays |= self.prompts(case)
         for r in range(len(case["rows"])):
             forced = self.force(arrays[f"prefill.{r}"], arrays[f"trailing.{r}"], theirs[f"codes.{r}"])
             arrays |= {f"{name}.{r}": value for name, value in forced.items()}
@@ -71,23 +73,46 @@ class Project:
     def native_arguments(self, case, theirs):
         """The case in the terms of TTS.generate: one value per row, and the official streaming text and draws."""
         rows, sampling = case["rows"], sampling_of(case)
-        timing = {"text_mode": "whole"} if case["non_streaming_mode"] else {"text_mode": "streamed",
-                                                                           "text_lookahead_tokens": 1}
+        timing = {"text_mode": "whole" if case["non_streaming_mode"] else "streamed"}
         if sampling["do_sample"] or sampling["subtalker_dosample"]:
             timing |= {"rng": "torch", "seed": case.get("seed", 0)}
         options = qwen3tts.GenerateOptions(max_frames=case["max_new_tokens"] - 1, **timing, **sampling)
+        if not case["non_streaming_mode"]:  # beside a recording the text has no lookahead
+            ahead = options.replace(text_lookahead_tokens=1)
+            options = [options if is_icl(row) else ahead for row in rows]
         return {"voice": [self._voice(case, row, theirs, r) for r, row in enumerate(rows)], "options": options,
                 "language": [row.get("language", "Auto") for row in rows],
                 "instruct": [self._instruct(row) for row in rows]}
 
-    def run_dropin(self, case):
-        """The same through Qwen3TTSModel: list of samples."""
+    def run_dropin(self, case, theirs):
+        """The same through Qwen3TTSModel: list of samples. Clones speak with the official package's prompts."""
+        items = None
+        if case["kind"] == "voice_clone":
+            items = [self._item(row, theirs, r) for r, row in enumerate(case["rows"])]
         with warnings.catch_warnings():  # where the official class is silent
             warnings.simplefilter("ignore", UserWarning)
-            wavs, rate = speak(self.dropin, case)
+            wavs, rate = speak(self.dropin, case, items)
         if rate != 24000:
             raise ValueError(f"the drop-in class returns {rate} Hz")
         return wavs
+
+    def prompts(self, case):
+        """The prompts of a clone's recordings by create_voice_clone_prompt: ref_codes.r and speaker_embedding.r."""
+        arrays = {}
+        for r, row in enumerate(case["rows"]):
+            reference = row["reference"]
+            item, = self.dropin.create_voice_clone_prompt((signal(**reference["signal"]), SAMPLE_RATE),
+                                                          reference.get("text"), not is_icl(row))
+            arrays[f"speaker_embedding.{r}"] = item.ref_spk_embedding.numpy()
+            if is_icl(row):
+                arrays[f"ref_codes.{r}"] = item.ref_code.numpy()
+        return arrays
+
+    @staticmethod
+    def _item(row, theirs, r):
+        codes = torch.from_numpy(np.array(theirs[f"ref_codes.{r}"], np.int64)) if is_icl(row) else None
+        return qwen3tts.VoiceClonePromptItem(codes, torch.from_numpy(np.array(theirs[f"speaker_embedding.{r}"])),
+                                             not is_icl(row), is_icl(row), row["reference"].get("text"))
 
     def _voice(self, case, row, theirs, r):
         if is_icl(row):

@@ -50,6 +50,8 @@ def _row(rng, model_type):
     else:
         row["reference"] = {"mode": "x_vector", "signal": {"kind": rng.choice(SIGNALS), "seed": rng.randrange(1000),
                                                            "samples": rng.randint(4000, 60000)}}
+        if rng.random() < 0.65:
+            row["reference"] |= {"mode": "icl", "text": _text(rng)}
     return row
 
 

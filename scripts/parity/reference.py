@@ -62,10 +62,12 @@ class Reference:
         """Made one by one: encoding a padded batch changes the last frame of the shorter references."""
         extra, items = {}, []
         for i, row in enumerate(case["rows"]):
-            item = self.prompt_item(signal(**row["reference"]["signal"]), row["reference"])
+            with self.margins() as margins:
+                item = self.prompt_item(signal(**row["reference"]["signal"]), row["reference"])
             extra[f"speaker_embedding.{i}"] = item.ref_spk_embedding.float().numpy()
             if item.ref_code is not None:
                 extra[f"ref_codes.{i}"] = item.ref_code.numpy()
+                extra[f"ref_margin.{i}"] = margin_of(margins, item.ref_code)
             items.append(item)
         return extra, items
 
@@ -81,8 +83,9 @@ class Reference:
         wavs, _ = self.codec.decode([{"audio_codes": torch.as_tensor(codes)}])
         return {"codes": codes, "wav": wavs[0]}, {}
 
-    def codec_encode(self, case):
-        """margin: how much farther the second-nearest codebook entry was, measured on each quantizer's own input."""
+    @contextlib.contextmanager
+    def margins(self):
+        """Notes for every codebook how much farther the second-nearest entry was, measured on its own input."""
         margins = []
 
         def measure(quantize, book):
@@ -98,12 +101,15 @@ class Reference:
         for book in books:
             book.quantize = measure(book.quantize, book)
         try:
-            codes = self.codec.encode(signal(**case["signal"]), sr=SAMPLE_RATE).audio_codes[0].numpy()
+            yield margins
         finally:
             for book in books:
                 del book.quantize
-        margin = torch.stack(margins[:codes.shape[1]], 1)[:len(codes)].float().numpy()
-        return {"codes": codes, "margin": margin}, {}
+
+    def codec_encode(self, case):
+        with self.margins() as margins:
+            codes = self.codec.encode(signal(**case["signal"]), sr=SAMPLE_RATE).audio_codes[0].numpy()
+        return {"codes": codes, "margin": margin_of(margins, codes)}, {}
 
     def speaker_embedding(self, case):
         mel = []
@@ -119,6 +125,11 @@ class Reference:
     def probe(self, case):
         """Not a computation: what the public methods answer and refuse."""
         return {}, probe(self.tts, case["model_type"])
+
+
+def margin_of(margins, codes):
+    """[frames, 16] of what Reference.margins() noted for these codes."""
+    return torch.stack(margins[:codes.shape[1]], 1)[:len(codes)].float().numpy()
 
 
 def versions():

@@ -77,8 +77,8 @@ def test_teacher_forced_logits(run):
 
 
 def test_waveforms(run):
-    """Of the native interface and, but for clones, of the drop-in class."""
-    for interface in ("wav", "dropin_wav") if run.case["kind"] != "voice_clone" else ("wav",):
+    """Of the native interface and of the drop-in class."""
+    for interface in ("wav", "dropin_wav"):
         assert run.differences(interface) == []
         assert [len(run.ours[f"{interface}.{r}"]) + run.extra(r) for r in run.rows] == run.result["wav_samples"]
 

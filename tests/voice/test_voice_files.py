@@ -130,7 +130,7 @@ def test_any_truncation_is_refused(path):
         (b'{"icl_mode": false, "icl_mode": true}', "a key is there twice"),
         (b'{"speaker_embedding": [1e999], "x_vector_only_mode": true, "icl_mode": false}', "finite"),
         (b'{"speaker_embedding": [' + b"1" * 5000 + b'], "x_vector_only_mode": true, "icl_mode": false}', "anna.json"),
-        (b" " * (MAX_JSON_BYTES + 1), "larger than 4 MiB"),
+        (b" " * (MAX_JSON_BYTES + 1), "larger than 2 MiB"),
         (b" " * (MAX_FILE_BYTES + 1), "larger than 16 MiB"),
         (b"", "the file is empty"),
         (b"\x80\x02cos\nsystem\n", "old-style pickle"),

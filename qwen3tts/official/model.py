@@ -1,13 +1,6 @@
-"""Qwen3TTSModel: the official package's class on this runtime, so that existing code runs by changing its import.
+"""Qwen3TTSModel: the official package's class on this runtime."""
 
-It does what the official class does (checked output by output, see docs/parity.md) and warns where that is a trap.
-Differences, each on purpose: special tokens inside a text are spoken as text; blank texts are refused; sampled batches
-give each row its own random numbers; the codec computes in float32 whatever the dtype. The native interface is TTS.
-"""
-
-import inspect
 import os
-import warnings
 from typing import Any
 
 import numpy as np
@@ -16,9 +9,10 @@ from numpy.typing import NDArray
 
 from qwen3tts.api import TTS, load
 from qwen3tts.errors import OptionError, VoiceError, nearest
+from qwen3tts.official.arguments import column, listed, loading_arguments, warn
+from qwen3tts.official.clone import VoiceClonePromptItem, Who, check_text, create_items, listed_items, who_of
 from qwen3tts.options import GenerateOptions
 from qwen3tts.runtime.engine import RowSpec
-from qwen3tts.text.tokenizer import clean_text
 from qwen3tts.voice.resolve import (
     ResolvedVoice,
     drops_instruct,
@@ -40,14 +34,12 @@ SAMPLING = (
     "subtalker_temperature",
 )
 OFFICIAL_MAX_NEW_TOKENS = 2048
-LOADING = ("revision", "cache_dir")
-WITHOUT_EFFECT = ("attn_implementation", "low_cpu_mem_usage", "use_safetensors", "trust_remote_code")
 
 Wavs = tuple[list[NDArray[np.float32]], int]
 
 
 class Qwen3TTSModel:
-    """The official package's Qwen3TTSModel for custom voice and voice design."""
+    """The official package's Qwen3TTSModel."""
 
     def __init__(self, tts: TTS) -> None:
         self.tts = tts
@@ -60,29 +52,12 @@ class Qwen3TTSModel:
         dtype (or torch_dtype; default float32), device_map (a device, "auto" or {"": device}; default the CPU),
         revision, cache_dir and local_files_only are as in transformers; attn_implementation and its like have no
         effect here. Raises OptionError for others, and what load() raises."""
-        dtype = kwargs.pop("torch_dtype", None)
-        dtype = kwargs.pop("dtype", dtype)
-        if isinstance(dtype, str) and dtype == "auto":
-            dtype = torch.bfloat16
-        device = kwargs.pop("device_map", None)
-        if isinstance(device, dict):
-            if set(device) != {""}:
-                raise OptionError(f"device_map is {device!r}; this runtime puts a model on one device: {{'': device}}.")
-            device = device[""]
-        offline = bool(kwargs.pop("local_files_only", False))
-        for name in WITHOUT_EFFECT:
-            kwargs.pop(name, None)
-        passed = {name: kwargs.pop(name) for name in LOADING if name in kwargs}
-        for name in kwargs:
-            known = ("dtype", "device_map", "local_files_only", *LOADING)
-            raise OptionError(
-                f"from_pretrained does not know {name!r}.{nearest(name, known)} It takes {', '.join(known)}."
-            )
+        dtype, device, offline, passed = loading_arguments(kwargs)
         tts = load(
             pretrained_model_name_or_path,
             backend="torch",
             dtype=torch.float32 if dtype is None else dtype,
-            device=None if device == "auto" else "cpu" if device is None else device,
+            device=device,
             offline=offline,
             **passed,
         )
@@ -110,16 +85,14 @@ class Qwen3TTSModel:
         """(waveforms float32 [samples] in [-1, 1], sample rate). max_new_tokens N gives at most N - 1 frames of 80 ms.
 
         A speaker None or "" leaves the voice to the model. Raises ValueError for what is not supported."""
-        self._require("custom_voice")
-        texts = _listed(text)
+        self._require("custom_voice", "generate_custom_voice")
+        texts = listed(text)
         if drops_instruct(self.tts.config):
-            if any(_listed(instruct)):
-                _warn(
-                    "0.6B custom voice models cannot follow an instruct; it is dropped, as the official package does."
-                )
+            if any(listed(instruct)):
+                warn("0.6B custom voice models cannot follow an instruct; it is dropped, as the official package does.")
             instruct = None
-        speakers = _column("speaker", speaker, len(texts))
-        return self._generate(texts, speakers, language, instruct, non_streaming_mode, kwargs)
+        who = [self._preset(speaker) for speaker in column("speaker", speaker, len(texts))]
+        return self._generate(texts, who, language, instruct, non_streaming_mode, kwargs)
 
     def generate_voice_design(
         self,
@@ -130,32 +103,80 @@ class Qwen3TTSModel:
         **kwargs: Any,
     ) -> Wavs:
         """(waveforms float32 [samples], sample rate) in a voice that `instruct` describes; "" describes none."""
-        self._require("voice_design")
-        texts = _listed(text)
-        return self._generate(texts, [None] * len(texts), language, instruct, non_streaming_mode, kwargs)
+        self._require("voice_design", "generate_voice_design")
+        texts = listed(text)
+        return self._generate(texts, [Who()] * len(texts), language, instruct, non_streaming_mode, kwargs)
 
-    def _require(self, model_type: str) -> None:
+    def create_voice_clone_prompt(
+        self,
+        ref_audio: Any,
+        ref_text: str | None | list[str | None] = None,
+        x_vector_only_mode: bool | list[bool] = False,
+    ) -> list[VoiceClonePromptItem]:
+        """Voices from recordings, for generate_voice_clone; each argument is one value or a list.
+
+        ref_audio: a path, http(s) URL, base64 string or (array, rate). ref_text: what the recording says, needed
+        unless x_vector_only_mode. Raises ValueError or AudioError."""
+        self._require("base", "create_voice_clone_prompt")
+        return create_items(self.tts, ref_audio, ref_text, x_vector_only_mode)
+
+    def generate_voice_clone(
+        self,
+        text: str | list[str],
+        language: str | list[str] | None = None,
+        ref_audio: Any = None,
+        ref_text: str | None | list[str | None] = None,
+        x_vector_only_mode: bool | list[bool] = False,
+        voice_clone_prompt: Any = None,
+        non_streaming_mode: bool = False,
+        **kwargs: Any,
+    ) -> Wavs:
+        """(waveforms float32 [samples], sample rate) in the voice of a recording, or of a prompt made from one.
+
+        voice_clone_prompt: items of create_voice_clone_prompt, one for all texts or one each; then ref_audio,
+        ref_text and x_vector_only_mode are not used. The dict form works for x-vectors alone, since it has no
+        transcripts (a key ref_text is accepted). Raises ValueError or AudioError."""
+        self._require("base", "generate_voice_clone")
+        texts = listed(text)
+        if voice_clone_prompt is None:
+            if ref_audio is None:
+                raise ValueError("Give voice_clone_prompt or ref_audio.")
+            voice_clone_prompt = create_items(self.tts, ref_audio, ref_text, x_vector_only_mode)
+        items = listed_items(voice_clone_prompt, len(texts))
+        who = [who_of(self.tts, item, index) for index, item in enumerate(items)]
+        return self._generate(texts, who, language, None, non_streaming_mode, kwargs)
+
+    def _require(self, model_type: str, method: str) -> None:
         config = self.tts.config
         if config.model_type != model_type:
             raise ValueError(
-                f"A {config.model_type} model (size {config.model_size}) does not support generate_{model_type}; "
+                f"A {config.model_type} model (size {config.model_size}) does not support {method}; "
                 f"that needs a {model_type} checkpoint."
             )
+
+    def _preset(self, speaker: str | None) -> Who:
+        name = str(speaker).lower() if speaker else None
+        if name is not None and name not in self.tts.config.talker.speakers:
+            choices = supported_speakers(self.tts.config)
+            raise VoiceError(
+                f"Unsupported speaker {speaker!r}.{nearest(name, choices)} There are {', '.join(choices)}."
+            )
+        return Who(name)
 
     def _generate(
         self,
         texts: list[Any],
-        speakers: list[Any],
+        who: list[Who],
         language: str | list[str] | None,
         instruct: str | list[str] | None,
         non_streaming_mode: bool,
         kwargs: dict[str, Any],
     ) -> Wavs:
-        languages = _column("language", "auto" if language is None else language, len(texts))
-        instructs = _column("instruct", instruct, len(texts))
+        languages = column("language", "auto" if language is None else language, len(texts))
+        instructs = column("instruct", instruct, len(texts))
         options = self._options(kwargs)
         specs = []
-        for row in zip(texts, speakers, languages, instructs, strict=True):
+        for row in zip(texts, who, languages, instructs, strict=True):
             specs.append(self._spec(*row, options, non_streaming_mode, len(texts)))
         with self.tts.turns:
             speeches = self.tts.engine.speak(specs)
@@ -176,7 +197,7 @@ class Qwen3TTSModel:
             raise OptionError(f"eos_token_id is {eos!r}; only the model's own, {self.tts.config.talker.codec_eos_id}.")
         unknown = [name for name in kwargs if name not in SAMPLING]
         if unknown:
-            _warn(f"These arguments have no effect, as in the official package: {', '.join(unknown)}.")
+            warn(f"These arguments have no effect, as in the official package: {', '.join(unknown)}.")
         return (
             GenerateOptions(**given)
             .over(checkpoint)
@@ -186,7 +207,7 @@ class Qwen3TTSModel:
     def _spec(
         self,
         text: str,
-        speaker: str | None,
+        who: Who,
         language: str,
         instruct: str | None,
         options: GenerateOptions,
@@ -194,22 +215,17 @@ class Qwen3TTSModel:
         rows: int,
     ) -> RowSpec:
         config = self.tts.config
-        if clean_text(text) != text:
-            _warn("The text starts or ends with white space, which the model reads too; strip it.")
+        check_text(text)
         if language is None:
             raise VoiceError("A language in a list is None; give its name or 'auto'.")
-        name = str(speaker).lower() if speaker else None
-        if name is not None and name not in config.talker.speakers:
-            choices = supported_speakers(config)
-            raise VoiceError(
-                f"Unsupported speaker {speaker!r}.{nearest(name, choices)} There are {', '.join(choices)}."
-            )
         voice = ResolvedVoice(
-            language_id=language_id(config, resolve_language(config, str(language)), name),
-            speaker_id=config.talker.speakers[name] if name is not None else None,
-            x_vector=None,
+            language_id=language_id(config, resolve_language(config, str(language)), who.speaker),
+            speaker_id=config.talker.speakers[who.speaker] if who.speaker is not None else None,
+            x_vector=who.x_vector,
             instruct=instruct or None,
-            speaker_name=name,
+            speaker_name=who.speaker,
+            ref_codes=who.ref_codes,
+            ref_text=who.ref_text,
         )
         generator, seed = None, 0
         if options.do_sample or options.subtalker_dosample:
@@ -224,25 +240,3 @@ def _global_generator(device: torch.device) -> torch.Generator:
     if device.type == "cuda":
         return torch.cuda.default_generators[device.index or 0]
     return torch.default_generator
-
-
-def _warn(message: str) -> None:
-    """Warns at the line that called this package."""
-    frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("qwen3tts"):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, UserWarning, stacklevel=level - 1 if frame is None else level)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _column(name: str, value: Any, rows: int) -> list[Any]:
-    """One entry per text; a single one serves all."""
-    values = _listed(value)
-    if len(values) == 1:
-        values = values * rows
-    if len(values) != rows:
-        raise ValueError(f"Batch size mismatch: {rows} texts, {len(values)} entries of {name}.")
-    return values

@@ -22,7 +22,7 @@ from qwen3tts.errors import AudioError
 logger = logging.getLogger(__name__)
 
 Samples: TypeAlias = npt.NDArray[np.float32]
-AudioSource: TypeAlias = str | os.PathLike[str] | BinaryIO | npt.NDArray[Any] | tuple[npt.NDArray[Any], int] | list[Any]
+AudioSource: TypeAlias = str | os.PathLike[str] | BinaryIO | npt.NDArray[Any] | tuple[npt.NDArray[Any], int]
 """What `read_audio` takes."""
 
 MAX_SECONDS = 600

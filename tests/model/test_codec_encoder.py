@@ -139,16 +139,16 @@ def test_long_recordings_need_no_score_matrix(loaded):
     """5,000 positions: a float mask would take 100 MB, the scores of a layer 400 MB."""
     program = (
         "import importlib.util, resource, sys, torch\n"
-        "spec = importlib.util.spec_from_file_location('helpers', sys.argv[1])\n"
-        "helpers = importlib.util.module_from_spec(spec)\n"
-        "spec.loader.exec_module(helpers)\n"
-        "model = helpers.load(sys.argv[2])[1]\n"
+        "spec = importlib.util.spec_from_file_location('loader', sys.argv[1])\n"
+        "loader = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(loader)\n"
+        "model = loader.load(sys.argv[2])[1]\n"
         "samples = torch.rand(200 * 24000) - 0.5\n"
         "with torch.inference_mode():\n"
         "    model(samples[:24000])\n"
-        "    before = helpers.peak()\n"
+        "    before = loader.peak()\n"
         "    frames = len(model(samples))\n"
-        "print(frames, helpers.peak() - before)\n"
+        "print(frames, loader.peak() - before)\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", program, __file__, str(loaded[0].path)], capture_output=True, text=True, check=True

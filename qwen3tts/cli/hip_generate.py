@@ -43,14 +43,14 @@ def generate(
     subtalker_temperature: p.SubTemperature = None,
     seed: p.Seed = None,
     text_lookahead_tokens: p.Lookahead = None,
-    voice_clone_prompt: Annotated[Path | None, typer.Option(help="x-vector JSON, for base models.")] = None,
+    voice_clone_prompt: Annotated[Path | None, typer.Option(help="A voice file, for base models.")] = None,
     ref_codes: Annotated[
         str, typer.Option(help=".npy file of shape (frames, 16) to compare the codes with; exit code 1 if they differ.")
     ] = "none",
     json: p.Json = None,
     verbose: p.Verbose = 0,
 ) -> None:
-    """Speak a text with a custom voice, or with an x-vector on a base model, and print the timings as key=value."""
+    """Speak a text with a custom voice, or with a voice file on a base model, and print the timings as key=value."""
     set_up_logging(verbose)
     with exit_codes():
         from qwen3tts.cli.report import print_lines

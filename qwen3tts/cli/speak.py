@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to speak and what to leave behind. `voice_file` stands for an x-vector and excludes `voice`."""
+    """What to speak and what to leave behind. `voice_file` stands for a cloned voice and excludes `voice`."""
 
     model: str
     text: str

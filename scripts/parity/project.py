@@ -17,11 +17,6 @@ from qwen3tts.voice.resolve import drops_instruct
 CPU = torch.device("cpu")
 
 
-def covers(case):
-    """False for what this project does not do yet: codec and speaker encoder."""
-    return case["kind"] in ("custom_voice", "voice_design", "voice_clone", "codec_decode", "probe")
-
-
 def is_icl(row):
     """Whether a row speaks on from a recording."""
     return row.get("reference", {}).get("mode") == "icl"

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "parity"))
 
 from checkpoints import build_checkpoint, listed_checkpoints  # noqa: E402
 from fixtures import read_manifest  # noqa: E402
-from project import Project, covers  # noqa: E402
+from project import Project  # noqa: E402
 
 FIXTURES = ROOT / "tests" / "parity" / "fixtures"
 WHEEL = "QWEN3TTS_DASHSCOPE_WHEEL"
@@ -21,15 +21,16 @@ MANIFEST = read_manifest(FIXTURES)
 
 
 def listed_cases(*kinds):
-    """pytest parameters (checkpoint, manifest entry) of all cases of these kinds that this project covers."""
+    """pytest parameters (checkpoint, manifest entry) of all cases of these kinds."""
     return [pytest.param((name, entry), id=f"{name}-{entry['case']['name']}")
             for name, checkpoint in MANIFEST["checkpoints"].items() for entry in checkpoint["cases"]
-            if entry["case"]["kind"] in kinds and covers(entry["case"])]
+            if entry["case"]["kind"] in kinds]
 
 
 def pytest_generate_tests(metafunc):
     for fixture, kinds in (("generation_case", ("custom_voice", "voice_design", "voice_clone")),
-                           ("codec_case", ("codec_decode",)), ("probe_case", ("probe",))):
+                           ("clone_case", ("voice_clone",)), ("codec_case", ("codec_decode",)),
+                           ("encode_case", ("codec_encode",)), ("probe_case", ("probe",))):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, listed_cases(*kinds), scope="session")
 

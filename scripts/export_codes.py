@@ -4,7 +4,7 @@
     REFERENCE_PYTHON scripts/export_codes.py CHECKPOINT "Hello." --speaker Ryan --output codes.npy
     REFERENCE_PYTHON scripts/export_codes.py BASE_CHECKPOINT "Hello." --voice-clone-prompt voice.json --output codes.npy
 
-REFERENCE_PYTHON is a Python that has the official package (docs/parity.md); this project is not imported. The file holds
+REFERENCE_PYTHON is a Python that has the official package (docs/parity.md); this project is not imported. The file has
 int16 [frames, 16], for `hip-custom-voice-generate --ref-codes`. scripts/parity_codes.sh does both.
 """
 

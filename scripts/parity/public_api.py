@@ -5,6 +5,7 @@ by the same code here, so a difference between them cannot come from the caller.
 import warnings
 
 import torch
+from signals import SAMPLE_RATE, signal
 
 GREEDY = {"do_sample": False, "subtalker_dosample": False}
 
@@ -37,6 +38,9 @@ def speak(tts, case, prompt_items=None):
 # ---------------------------------------------------------------- other public behaviour
 
 SHORT = {"max_new_tokens": 3, **GREEDY}
+VOICE = signal("voice", 24000, 1)
+RECORDING, OTHER = (VOICE, SAMPLE_RATE), (signal("chirp", 19200, 2), SAMPLE_RATE)
+SAID = {"ref_audio": RECORDING, "ref_text": "The user."}
 
 PROBES = {
     "custom_voice": {
@@ -50,6 +54,7 @@ PROBES = {
         "two texts, three languages": ("generate_custom_voice", {"text": ["Hi", "Ho"], "speaker": "ryan",
                                                                 "language": ["English", "French", "German"]}),
         "one text, two speakers": ("generate_custom_voice", {"text": "Hi", "speaker": ["ryan", "eric"]}),
+        "clone on custom voice": ("generate_voice_clone", {"text": "Hi", **SAID}),
         "design on custom voice": ("generate_voice_design", {"text": "Hi", "instruct": "low"}),
         "unknown argument": ("generate_custom_voice", {"text": "Hi", "speaker": "ryan", "no_such_option": 3}),
         "one speaker for two texts": ("generate_custom_voice", {"text": ["Hi", "Ho"], "speaker": "ryan"}),
@@ -62,6 +67,7 @@ PROBES = {
                                        {"text": ["Hi", "Ho"], "speaker": "ryan", "instruct": "Loud."}),
     },
     "voice_design": {
+        "clone on design": ("generate_voice_clone", {"text": "Hi", **SAID}),
         "custom voice on design": ("generate_custom_voice", {"text": "Hi", "speaker": "ryan"}),
         "unknown language": ("generate_voice_design", {"text": "Hi", "instruct": "low", "language": "Klingon"}),
         "two texts, three instructs": ("generate_voice_design",
@@ -70,7 +76,33 @@ PROBES = {
         "empty instruct": ("generate_voice_design", {"text": "Hi", "instruct": ""}),
         "instruct None": ("generate_voice_design", {"text": "Hi", "instruct": None}),
     },
-    "base": {  # clones come with the recordings they are made from
+    "base": {
+        "clone": ("generate_voice_clone", {"text": "Hi", **SAID}),
+        "clone by the x-vector": ("generate_voice_clone",
+                                  {"text": "Hi", "ref_audio": RECORDING, "x_vector_only_mode": True}),
+        "transcript beside the x-vector": ("generate_voice_clone", {"text": "Hi", **SAID, "x_vector_only_mode": True}),
+        "whole text": ("generate_voice_clone", {"text": "Hi", **SAID, "non_streaming_mode": True}),
+        "another rate": ("generate_voice_clone", {"text": "Hi", **SAID, "ref_audio": (VOICE, 16000)}),
+        "64-bit floats": ("generate_voice_clone",
+                          {"text": "Hi", **SAID, "ref_audio": (VOICE.astype("float64"), SAMPLE_RATE)}),
+        "one recording for two texts": ("generate_voice_clone", {"text": ["Hi", "Ho"], **SAID}),
+        "a recording for each text": ("generate_voice_clone", {
+            "text": ["Hi", "Ho"], "ref_audio": [RECORDING, OTHER], "ref_text": ["The user.", None],
+            "x_vector_only_mode": [False, True]}),
+        "two recordings for one text": ("generate_voice_clone", {
+            "text": "Hi", "ref_audio": [RECORDING, OTHER], "ref_text": "The user."}),
+        "one transcript for two recordings": ("generate_voice_clone", {
+            "text": ["Hi", "Ho"], "ref_audio": [RECORDING, OTHER], "ref_text": "The user."}),
+        "two transcripts for one recording": ("generate_voice_clone",
+                                              {"text": "Hi", "ref_audio": RECORDING, "ref_text": ["a", "b"]}),
+        "no recording": ("generate_voice_clone", {"text": "Hi"}),
+        "no transcript": ("generate_voice_clone", {"text": "Hi", "ref_audio": RECORDING}),
+        "empty transcript": ("generate_voice_clone", {"text": "Hi", "ref_audio": RECORDING, "ref_text": ""}),
+        "array without a rate": ("generate_voice_clone", {"text": "Hi", **SAID, "ref_audio": VOICE}),
+        "a number for a recording": ("generate_voice_clone", {"text": "Hi", **SAID, "ref_audio": 5}),
+        "no prompts": ("generate_voice_clone", {"text": "Hi", "voice_clone_prompt": []}),
+        "unknown language": ("generate_voice_clone", {"text": "Hi", **SAID, "language": "Klingon"}),
+        "unknown argument": ("generate_voice_clone", {"text": "Hi", **SAID, "no_such_option": 3}),
         "custom voice on base": ("generate_custom_voice", {"text": "Hi", "speaker": "ryan"}),
         "design on base": ("generate_voice_design", {"text": "Hi", "instruct": "low"}),
     },

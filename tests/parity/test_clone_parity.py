@@ -1,4 +1,4 @@
-"""Voices made from the cases' recordings equal the official package's, and so does what is spoken from audio at once."""
+"""Voices made from the cases' recordings equal the official package's, and so does speech from audio in one call."""
 
 import numpy as np
 import pytest

@@ -149,7 +149,7 @@ class TTS:
         the recording. name: a label for messages.
 
         Warns (logging) of a transcript that cannot fit the recording: less than one frame of 80 ms a token, or more
-        than 15 and 2 seconds. Raises VoiceError, AudioError for what cannot be read or is too short.
+        than 15 and 2 seconds. Raises VoiceError, also for silence; AudioError for what cannot be read or is too short.
         """
         if self.config.model_type != "base":
             raise VoiceError(f"A {self.config.model_type} model cannot clone a voice; that needs a base model.")

@@ -20,6 +20,9 @@ MAX_SILENT_TAIL = 10.0
 SHORT_SECONDS = 1.0
 """A voice can be made from less, but hardly resembles it; 3 to 15 seconds are recommended."""
 
+SILENT_PEAK = 1e-4
+"""-80 dB of full scale: nobody speaks in such a recording"""
+
 # How a transcript must fit its recording. Everyday speech takes 3 to 5 frames of 80 ms a token, very slow reading 10.
 MIN_FRAMES_PER_TOKEN = 1.0
 MAX_FRAMES_PER_TOKEN = 15.0
@@ -62,6 +65,9 @@ def clone_voice(
     tail = check_silent_tail(silent_tail)
     transcript = None if text is None else check_ref_text(text)
     seconds = len(samples) / rate
+    peak = float(np.abs(samples).max(initial=0))
+    if peak < SILENT_PEAK:
+        raise VoiceError(f"The recording is silent (its peak is {peak:.1g} of full scale): there is no voice in it.")
     x_vector = encoders.embed(samples)  # refuses what is too short
     if seconds < SHORT_SECONDS:
         logger.warning("The recording lasts %.2f s; 3 to 15 s make a voice that resembles it.", seconds)

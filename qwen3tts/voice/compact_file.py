@@ -1,5 +1,6 @@
 """Voice files in safetensors: the fields of the JSON form, a tenth of the size.
 
+Contents:
     tensors   speaker_embedding F32 [enc_dim], ref_codes I16 [frames, 16]
     metadata  x_vector_only_mode and icl_mode ("true" or "false"), ref_text, format, version, fingerprint
 """

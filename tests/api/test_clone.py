@@ -90,6 +90,9 @@ def test_refusals(base_tts, tts, design_tts, audio, tmp_path):
         base_tts.clone(tmp_path / "nothing.wav")
     with pytest.raises(qwen3tts.AudioError, match="allow_url"):
         base_tts.clone("http://example.org/a.wav")
+    for silence in (np.zeros(48_000, np.float32), np.full(48_000, 5e-5, np.float32)):
+        with pytest.raises(VoiceError, match="The recording is silent"):
+            base_tts.clone((silence, SAMPLE_RATE))
     for text in ("", " ", 5):
         with pytest.raises(VoiceError, match="transcript"):
             base_tts.clone(audio, text)

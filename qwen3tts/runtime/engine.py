@@ -23,6 +23,8 @@ from qwen3tts.text.prompt import NO_CODEC, REFERENCE_ROW, SPEAKER_ROW, Prompt, R
 from qwen3tts.text.tokenizer import CLOSING_TOKENS, ROLE_TOKENS, ChatTemplate
 from qwen3tts.voice.resolve import ResolvedVoice
 
+KEPT_REFERENCES = 4
+"""codec states after a voice's recording that are kept for its next text, a few megabytes each"""
 DECODE_STEP = 96
 """frames between two reports of progress while decoding"""
 
@@ -52,6 +54,8 @@ class Engine:
     def __init__(self, runtime: Runtime, template: ChatTemplate, max_new_tokens: int | None) -> None:
         """max_new_tokens: the checkpoint's limit, None without a generation_config.json."""
         self.runtime, self.template, self.max_new_tokens = runtime, template, max_new_tokens
+        self._after_reference: dict[bytes, Any] = {}
+        """codec states by the bytes of the reference codes, the last used one last"""
 
     # ------------------------------------------------------------ prompts
 
@@ -215,14 +219,18 @@ class Engine:
     def open_codec(self, ref_codes: NDArray[np.int16] | None) -> Any:
         """A new codec stream, to be closed by the caller; it goes on from the reference's frames [R, 16], if any."""
         codec = self.runtime.codec
-        state = codec.open()
-        try:
-            for piece in _codes(ref_codes).split(DECODE_STEP) if ref_codes is not None else ():
+        if ref_codes is None:
+            return codec.open()
+        key = ref_codes.tobytes()
+        state = self._after_reference.pop(key, None)
+        if state is None:
+            state = codec.open()
+            for piece in _codes(ref_codes).split(DECODE_STEP):
                 codec.decode([state], [piece])  # for the state alone: this audio is the recording itself
-        except BaseException:
-            codec.close(state)
-            raise
-        return state
+        self._after_reference[key] = state
+        if len(self._after_reference) > KEPT_REFERENCES:
+            codec.close(self._after_reference.pop(next(iter(self._after_reference))))
+        return codec.fork(state)
 
 
 def _codes(codes: NDArray[np.int16]) -> Tensor:

@@ -65,11 +65,19 @@ class FrameDecoder(Protocol):
         ...
 
     def release(self, slot: Slot) -> None:
-        """Frees a slot at once: at its end, on cancel or on error."""
+        """Frees a slot at once: at its end, on cancel or on error. A slot that is free already is left alone."""
         ...
 
     def free_slots(self) -> int:
-        """How many more rows can be admitted now."""
+        """How many slots are free."""
+        ...
+
+    def open_slots(self) -> frozenset[Slot]:
+        """Slots that are not free."""
+        ...
+
+    def room_for(self, rows: Sequence[RowRequest]) -> int:
+        """How many of these rows, from the first on, can be admitted now. Raises CapacityError if one never could."""
         ...
 
 
@@ -78,6 +86,10 @@ class CodecDecoder(Protocol):
 
     def open(self) -> Any:
         """State of a new stream."""
+        ...
+
+    def fork(self, state: Any) -> Any:
+        """State of another stream that goes on from where this one is; neither changes the other."""
         ...
 
     def decode(self, states: Sequence[Any], codes: Sequence[Tensor]) -> list[Tensor]:

@@ -154,6 +154,28 @@ def test_the_recording_is_heard_before_the_cut_only(base_tts, audio, chunking):
     assert float(np.abs(speech.samples - alone.numpy()).max()) > 1e-3, "the codec should go on from the recording"
 
 
+def test_a_recording_is_decoded_once(base_tts, audio, seed, monkeypatch):
+    """Later texts start from the codec's state after it; the oldest of many recordings is forgotten."""
+    runtime = base_tts.engine.runtime
+    rng, decoded = np.random.default_rng(seed), []
+    decode = runtime.codec.decode
+    monkeypatch.setattr(
+        runtime.codec, "decode", lambda states, codes: (decoded.extend(map(len, codes)), decode(states, codes))[1]
+    )
+    vector = base_tts.clone(audio).x_vector
+    voices = [Voice.from_reference(vector, rng.integers(0, 64, (20 + i, 16)), "The user.") for i in range(5)]
+    first = [base_tts.generate(TEXT, voice, options=SHORT) for voice in voices]
+    assert [20 + i in decoded for i in range(5)] == [True] * 5
+    decoded.clear()
+    for _ in range(2):
+        same(base_tts.generate(TEXT, voices[4], options=SHORT), first[4])
+    chunks = base_tts.stream(TEXT, voices[4], options=SHORT.replace(text_mode="streamed"))
+    np.testing.assert_allclose(np.concatenate([chunk.samples for chunk in chunks]), first[4].samples, atol=1e-5)
+    assert 24 not in decoded
+    same(base_tts.generate(TEXT, voices[0], options=SHORT), first[0])
+    assert 20 in decoded
+
+
 def test_lookahead_means_nothing_beside_a_recording(base_tts, audio):
     voice = base_tts.clone(audio, "The user.")
     with pytest.raises(OptionError, match="without_reference"):

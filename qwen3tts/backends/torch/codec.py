@@ -20,6 +20,12 @@ class TorchCodecDecoder:
         """See CodecDecoder."""
         return StreamState()
 
+    def fork(self, state: StreamState) -> StreamState:
+        """See CodecDecoder."""
+        other = StreamState()  # its tensors are replaced, never written to, so both may hold the same ones
+        other.frames, other.tails, other.window = state.frames, dict(state.tails), dict(state.window)
+        return other
+
     def decode(self, states: Sequence[StreamState], codes: Sequence[Tensor]) -> list[Tensor]:
         """See CodecDecoder."""
         with exact_arithmetic(self.device):

@@ -396,6 +396,8 @@ class TTS:
     def close(self) -> None:
         """Frees the model, after calls in other threads have ended. May be called again."""
         with self.turns:
+            if self.turns.nested:
+                raise Qwen3TTSError("close() was called while this thread is speaking, from a progress callback.")
             if self._runtime is not None:
                 self._runtime.close()
                 self.encoders.close()

@@ -50,23 +50,28 @@ def generate_codes(
     clock: Callable[[], float],
     progress: Progress | None = None,
 ) -> list[RowResult]:
-    """Runs all requests to their ends, as many side by side as the decoder has slots, and frees every slot, also when
-    something raises. on_prefill is told the seconds of each admission."""
+    """Runs all requests to their ends, as many side by side as the decoder has room for, and frees every slot, also
+    when something raises. A request that can never fit raises CapacityError before the first one is run. on_prefill is told the seconds of each admission."""
     waiting = deque(enumerate(requests))
     running: dict[Slot, int] = {}
+    known: frozenset[Slot] | None = None
     results = [RowResult() for _ in requests]
     limit, done = sum(request.max_frames for request in requests), 0
     try:
         while waiting or running:
-            places = min(decoder.free_slots(), len(waiting))
+            places = decoder.room_for([request for _, request in waiting])
             if places:
-                started = clock()
+                started, known = clock(), decoder.open_slots()
                 batch = [waiting.popleft() for _ in range(places)]
                 slots = decoder.admit([request for _, request in batch])
                 running.update(zip(slots, (index for index, _ in batch), strict=True))
+                known = None
                 on_prefill(clock() - started)
             if not running:
-                raise CapacityError("All streams of this model are in use. Close one, or load with more max_streams.")
+                raise CapacityError(
+                    "All streams of this model, or all its memory for keys and values, are in use. Close one, or load "
+                    "with more max_streams or kv_bytes."
+                )
             made = decoder.advance(frames_per_step, tuple(running))
             for i, slot in enumerate(made.slots):
                 result, count = results[running[slot]], made.counts[i]
@@ -76,11 +81,13 @@ def generate_codes(
                 if reason is not None:
                     result.finish_reason = reason
                     limit -= requests[running[slot]].max_frames - sum(map(len, result.pieces))
-                    del running[slot]
                     decoder.release(slot)
+                    del running[slot]
             if progress is not None:
                 progress(ProgressEvent("generate", done, limit))
     finally:
+        if known is not None:  # interrupted between an admission and its record
+            running.update(dict.fromkeys(decoder.open_slots() - known, 0))
         for slot in running:
             decoder.release(slot)
     return results

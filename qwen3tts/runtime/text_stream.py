@@ -119,7 +119,8 @@ class TextStream(BaseStream):
             if isinstance(result, Finished):
                 raise StopIteration
             with self._news:
-                self._news.wait_for(lambda seen=seen: self._closed or self._pushes != seen)
+                while not self._closed and self._pushes == seen:
+                    self._news.wait()
 
     def _step(self) -> AudioChunk | NeedMoreText | Finished:
         if self._closed:

@@ -19,6 +19,11 @@ class Turns:
         self._depth = 0
         self._abandoned: deque[Slot] = deque()
 
+    @property
+    def nested(self) -> bool:
+        """Inside a turn: this one was begun inside another turn of the same thread."""
+        return self._depth > 1
+
     def __enter__(self) -> None:
         self._lock.acquire()
         self._depth += 1

@@ -98,7 +98,8 @@ class TextTokenizer:
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         words: list[tuple[int, list[int]]] = [(end, []) for _, (_, end) in spans]
         for token, word in zip(encoded.ids, encoded.word_ids, strict=True):
-            words[word][1].append(token)
+            if word is not None:  # None: special tokens, of which there are none
+                words[word][1].append(token)
         return words
 
 

@@ -222,3 +222,46 @@ def test_narrow_dtypes_run_and_stay_near(tiny_checkpoint, tts, dtype):
         assert str(narrow.engine.runtime.talker.codec_head.weight.dtype) == "torch.float32"
         wide, short = (model.generate("Hello.", "ryan", options=options) for model in (tts, narrow))
     assert wide.codes[0, 0] == short.codes[0, 0], "the first greedy code has a wide margin here"
+
+
+def test_calls_inside_a_progress_callback(tts):
+    option, inner, closed = GenerateOptions(max_frames=4), [], []
+
+    def nested(event):
+        if event.stage == "generate" and not inner:
+            inner.append(tts.generate("Hi", "vivian", options=option))
+            with pytest.raises(qwen3tts.Qwen3TTSError, match="progress callback"):
+                tts.close()
+            closed.append(True)
+
+    outer = tts.generate(["Hello.", "Good."], "ryan", options=option, progress=nested)
+    assert closed
+    assert same(inner[0], tts.generate("Hi", "vivian", options=option))
+    assert same(outer[1], tts.generate("Good.", "ryan", options=option))
+
+
+def test_rows_wait_for_memory_and_impossible_ones_are_refused_first(tiny_checkpoint):
+    per_position = 2 * 2 * 2 * 16 * 4  # keys and values, 2 layers, 2 heads of 16, float32
+    limits = RuntimeOptions(kv_bytes=40 * per_position)
+    option = GenerateOptions(max_frames=5)
+    with qwen3tts.load(tiny_checkpoint(), backend="cpu", runtime=limits) as small:
+        together = small.generate(["Hello."] * 4, "ryan", options=option)
+        assert all(same(row, small.generate("Hello.", "ryan", options=option)) for row in together)
+        events = []
+        with pytest.raises(qwen3tts.CapacityError, match="kv_bytes"):
+            small.generate(["Hello.", "Hello. " * 9], "ryan", options=option, progress=events.append)
+        assert not events
+
+
+def test_an_interrupt_between_admission_and_record_leaks_nothing(tts, monkeypatch):
+    decoder = tts.engine.runtime.frames
+    admit, free = decoder.admit, decoder.free_slots()
+
+    def interrupted(rows):
+        admit(rows)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(decoder, "admit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tts.generate(["Hello.", "Hi"], "ryan", options=GenerateOptions(max_frames=4))
+    assert decoder.free_slots() == free

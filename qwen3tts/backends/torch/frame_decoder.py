@@ -84,29 +84,46 @@ class TorchFrameDecoder:
 
     # ------------------------------------------------------------ admission
 
-    def _check_capacity(self, rows: Sequence[RowRequest]) -> None:
-        if len(rows) > self.free_slots():
-            raise CapacityError(f"{len(rows)} rows do not fit: {self.free_slots()} of {self.slots} slots are free.")
+    def open_slots(self) -> frozenset[Slot]:
+        """See FrameDecoder."""
+        return frozenset(self._rows)
+
+    def room_for(self, rows: Sequence[RowRequest]) -> int:
+        """See FrameDecoder."""
+        each = kv_bytes_per_position(self.talker.config.transformer, self.talker.dtype)
         for row in rows:
-            need = positions_needed(row)
-            if need > self.max_positions:
-                raise CapacityError(
-                    f"A text needs {need} positions ({row.prefill.shape[0]} for its prompt, {row.max_frames} for its "
-                    f"frames), but {self.max_positions} are available. Shorten the text or max_frames."
-                )
-        if self.kv_bytes is not None:
-            each = kv_bytes_per_position(self.talker.config.transformer, self.talker.dtype)
-            used = sum(row.cache.capacity for row in self._rows.values())
-            need = used + sum(positions_needed(row) for row in rows)
-            if need * each > self.kv_bytes:
-                raise CapacityError(
-                    f"Keys and values would take {need * each:,} bytes, more than kv_bytes={self.kv_bytes:,}. "
-                    "Shorten the text or max_frames, or raise RuntimeOptions.kv_bytes."
-                )
+            self._check_alone(row, each)
+        free = None if self.kv_bytes is None else self.kv_bytes - each * sum(r.cache.capacity for r in self._rows.values())
+        count = 0
+        for row in rows[: self.free_slots()]:
+            if free is not None:
+                free -= each * positions_needed(row)
+                if free < 0:
+                    break
+            count += 1
+        return count
+
+    def _check_alone(self, row: RowRequest, bytes_per_position: int) -> None:
+        need = positions_needed(row)
+        what = f"({row.prefill.shape[0]} for its prompt, {row.max_frames} for its frames)"
+        if need > self.max_positions:
+            raise CapacityError(
+                f"A text needs {need} positions {what}, but {self.max_positions} are available. Shorten the text or "
+                "max_frames."
+            )
+        if self.kv_bytes is not None and need * bytes_per_position > self.kv_bytes:
+            raise CapacityError(
+                f"A text needs {need} positions {what}, whose keys and values take {need * bytes_per_position:,} bytes, "
+                f"more than kv_bytes={self.kv_bytes:,}. Shorten the text or max_frames, or raise RuntimeOptions.kv_bytes."
+            )
 
     def admit(self, rows: Sequence[RowRequest]) -> list[Slot]:
         """See FrameDecoder."""
-        self._check_capacity(rows)
+        room = self.room_for(rows)
+        if room < len(rows):
+            raise CapacityError(
+                f"{len(rows)} rows do not fit, only {room}: {self.free_slots()} of {self.slots} slots are free."
+            )
         admitted: list[tuple[Slot, _Row]] = []
         with exact_arithmetic(self.talker.device):
             for request in rows:
@@ -120,7 +137,7 @@ class TorchFrameDecoder:
 
     def release(self, slot: Slot) -> None:
         """See FrameDecoder."""
-        del self._rows[slot]
+        self._rows.pop(slot, None)
 
     # ------------------------------------------------------------ frames
 

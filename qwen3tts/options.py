@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import math
+import numbers
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +12,9 @@ from qwen3tts.errors import OptionError, nearest
 from qwen3tts.model.philox import MAX_SEED
 
 DEFAULT_LOOKAHEAD = 8
+MAX_FACTOR = 1e4
+"""bound of temperatures and penalties, and of their inverses: beyond it fp32 logits lose their order"""
+MIN_TOP_P = 1e-6
 
 
 def _fail(name: str, value: object, expected: str) -> typing.NoReturn:
@@ -19,13 +22,15 @@ def _fail(name: str, value: object, expected: str) -> typing.NoReturn:
 
 
 def _whole(name: str, value: object, low: int, high: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < low or (high is not None and value > high):  # type: ignore[operator]
         _fail(name, value, f"a whole number from {low}" + (f" to {high}" if high is not None else " up"))
 
 
-def _number(name: str, value: object, high: float = math.inf) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= high or math.isinf(value):
-        _fail(name, value, "a number above 0" + ("" if math.isinf(high) else f" and at most {high}"))
+def _number(name: str, value: object, low: float, high: float) -> None:
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not low <= value <= high:  # type: ignore[operator]
+        _fail(name, value, f"a number from {low:g} to {high:g}")
 
 
 def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -81,9 +86,9 @@ class GenerateOptions:
         for name in ("top_k", "subtalker_top_k"):
             _whole(name, getattr(self, name), 0)
         for name in ("top_p", "subtalker_top_p"):
-            _number(name, getattr(self, name), 1.0)
+            _number(name, getattr(self, name), MIN_TOP_P, 1.0)
         for name in ("temperature", "subtalker_temperature", "repetition_penalty"):
-            _number(name, getattr(self, name))
+            _number(name, getattr(self, name), 1 / MAX_FACTOR, MAX_FACTOR)
         if self.seed is not None:
             _whole("seed", self.seed, 0, MAX_SEED)
         if self.max_frames is not None:

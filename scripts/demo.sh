@@ -9,19 +9,50 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/lib.sh
 unset PYTHONPATH
 
+# A path as the caller means it: this script works in the project's folder.
+from_caller() {
+    case "$1" in
+        /* | -) printf '%s' "$1" ;;
+        *) printf '%s' "$invoked_from/$1" ;;
+    esac
+}
+
 usage() {
-    echo "usage: bash scripts/demo.sh [--model FOLDER_OR_HUB_ID] [--text TEXT] [--voice NAME] [more options of 'qwen3tts generate']"
+    cat <<'END'
+usage: bash scripts/demo.sh [OPTION...]
+Speaks one sentence and leaves demo.wav, demo.png (waveform and mel spectrogram) and demo.json (the figures) in the
+project's folder. Makes the virtual environment .venv-demo first: 1.2 GB, 1 to 2 minutes, the first time only.
+  --model FOLDER_OR_HUB_ID   a real checkpoint, for instance Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice
+                             (default: a synthetic one, made on the spot: it makes sound, not words)
+  --text TEXT                what to say
+  --text-file FILE           the same, from a file
+  --voice NAME               a preset voice of the checkpoint (default: ryan)
+  --voice-file FILE          for base models: the voice, a JSON file
+  --output FILE              instead of demo.wav; likewise --plot and --json
+All options of `qwen3tts generate` work; `.venv-demo/bin/qwen3tts generate --help` lists them once the demo has run.
+END
 }
 
 synthetic="demo/synthetic-checkpoint"
-model="" text="Hello! This is a short sentence, spoken by a small model." voice="" more=()
+model="" text="Hello! This is a short sentence, spoken by a small model." text_file="" voice="" preset="ryan" more=()
 while [ $# -gt 0 ]; do
     case "$1" in
+        --?*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;  # --name=value is --name value
+    esac
+    case "$1" in
         -h | --help) usage; exit 0 ;;
-        --model | --text | --voice)
-            [ $# -ge 2 ] || { usage >&2; die "$1 needs a value"; }
-            printf -v "${1#--}" '%s' "$2"
-            shift 2 ;;
+        -m) set -- --model "${@:2}" ;;
+    esac
+    case "$1" in
+        --model | --text | --text-file | --voice | --voice-file | --instruct | -o | --output | --plot | --json | --cache-dir)
+            [ $# -ge 2 ] || { usage >&2; die "$1 needs a value"; } ;;
+    esac
+    case "$1" in
+        --model | --text | --voice) printf -v "${1#--}" '%s' "$2"; shift 2 ;;
+        --text-file) text_file="$(from_caller "$2")"; shift 2 ;;
+        --voice-file) preset=""; more+=("$1" "$(from_caller "$2")"); shift 2 ;;  # an x-vector: no preset
+        --instruct) preset=""; more+=("$1" "$2"); shift 2 ;;                     # voice design: no preset
+        -o | --output | --plot | --json | --cache-dir) more+=("$1" "$(from_caller "$2")"); shift 2 ;;
         *) more+=("$1"); shift ;;
     esac
 done
@@ -30,7 +61,7 @@ if [ -z "$model" ]; then
     say "The demo checkpoint is SYNTHETIC: random weights in the real layout. It makes sound, not words."
     say "For real speech: bash scripts/demo.sh --model Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
 elif [ -e "$invoked_from/$model" ]; then
-    model="$(cd "$invoked_from" && realpath "$model")"
+    model="$(realpath "$invoked_from/$model")"
 fi
 
 require_python
@@ -56,16 +87,15 @@ if [ -z "$model" ]; then
     fi
 fi
 
-say "speaking: $text"
-options=(--model "$model" --output demo.wav --plot demo.png --json demo.json)
-case " ${more[*]-} " in
-    *" --voice-file "* | *" --instruct "*) ;;  # an x-vector, or voice design: no preset
-    *) voice="${voice:-ryan}" ;;
-esac
-if [ "$model" = "$synthetic" ]; then
-    options+=(--gain 0.3)                                  # it is noise: not at full volume
-    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"         # its matrices are too small for threads to pay
-fi
+options=(--model "$model" --output "$PWD/demo.wav" --plot "$PWD/demo.png" --json "$PWD/demo.json")
+[ "$model" != "$synthetic" ] || options+=(--gain 0.3)  # it is noise: not at full volume
+voice="${voice:-$preset}"
 [ -z "$voice" ] || options+=(--voice "$voice")
-"$environment/bin/qwen3tts" generate "${options[@]}" ${more[@]+"${more[@]}"} -- "$text"
-say "wrote demo.wav, demo.png and demo.json in $PWD"
+if [ -n "$text_file" ]; then
+    say "speaking the text of $text_file"
+    spoken=(--text-file "$text_file")
+else
+    say "speaking: $text"
+    spoken=(-- "$text")
+fi
+exec "$environment/bin/qwen3tts" generate "${options[@]}" ${more[@]+"${more[@]}"} "${spoken[@]}"

@@ -30,9 +30,11 @@ def check_plot_path(path: str | os.PathLike[str]) -> None:
 
 
 def plot_speech(
-    path: str | os.PathLike[str], samples: npt.NDArray[np.float32], sample_rate: int, title: str = ""
+    path: str | os.PathLike[str], samples: npt.NDArray[np.float32], sample_rate: int, title: str = "", *, gain: float = 1.0
 ) -> None:
     """Draws waveform and mel spectrogram of `samples` (float [n]) on one time axis into a PNG file.
+
+    `gain` is that of write_audio: the picture shows what the audio file holds, clipping included.
 
     Raises:
         AudioError: no matplotlib, no samples, or the file cannot be written.
@@ -49,6 +51,7 @@ def plot_speech(
     grid = figure.add_gridspec(2, 2, height_ratios=(1, 1.7), width_ratios=(60, 1))
     wave_axes = figure.add_subplot(grid[0, 0])
     mel_axes = figure.add_subplot(grid[1, 0], sharex=wave_axes)
+    samples = np.clip(np.asarray(samples, np.float32) * np.float32(gain), np.float32(-1), np.float32(1))
     duration = samples.size / sample_rate
 
     wave_axes.plot(np.arange(samples.size) / sample_rate, samples, linewidth=0.4, color="#20639b", rasterized=True)
@@ -70,7 +73,7 @@ def plot_speech(
     mel_axes.set_yticks([hz_to_mel(hz) for hz in ticks], [f"{hz / 1000:g}" for hz in ticks])
     mel_axes.set(xlim=(0, duration), xlabel="time (s)", ylabel="frequency (kHz, mel scale)")
     bar = figure.colorbar(image, cax=figure.add_subplot(grid[1, 1]))
-    bar.set_label("level (dB below the peak)")
+    bar.set_label("level, dB relative to the peak")
     with replacing(path) as temporary, warnings.catch_warnings():
         # Without an East Asian font on the machine the title shows boxes; the picture is still right.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")

@@ -106,5 +106,5 @@ def _write(request: Request, speech: "Speech") -> float | None:
     if request.plot is not None:
         from qwen3tts.audio.plot import plot_speech
 
-        plot_speech(request.plot, speech.samples, speech.sample_rate, request.text)
+        plot_speech(request.plot, speech.samples, speech.sample_rate, request.text, gain=request.gain)
     return seconds

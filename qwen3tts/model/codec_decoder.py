@@ -1,6 +1,6 @@
 """The codec decoder: codes [T, 16] to 24 kHz samples, 1920 a frame, exact at any length and any chunking.
 
-Reference: section 7.1. Everything is causal, so a stream is decoded in pieces that carry a StreamState. Long inputs are
+Everything is causal, so a stream is decoded in pieces that carry a StreamState. Long inputs are
 cut into CHUNK frames for memory's sake alone; the result does not depend on it.
 """
 

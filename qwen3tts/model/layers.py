@@ -4,7 +4,9 @@ Activations are packed: [N, hidden], the new positions of all rows one after ano
 begins; it gets that from a KV cache object (see kv_cache.py).
 """
 
-from collections.abc import Iterable
+import contextlib
+import contextvars
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import torch
@@ -27,12 +29,39 @@ class AttentionCache(Protocol):
         ...
 
 
+_independent: contextvars.ContextVar[bool] = contextvars.ContextVar("independent_rows", default=False)
+
+
+@contextlib.contextmanager
+def independent_rows() -> Iterator[None]:
+    """Inside, a product's rows belong to different texts: each is summed as if it were alone, so that a text's codes do
+    not depend on its neighbours. (A matrix product sums in another order than a matrix-vector product.)
+
+    On the CPU that is one matrix-vector product per row. GPUs choose their kernels by shape, and plain torch cannot
+    bind them: there results are equal up to rounding."""
+    token = _independent.set(True)
+    try:
+        yield
+    finally:
+        _independent.reset(token)
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x [N, in] @ weight [out, in]ᵀ -> [N, out]."""
+    if x.shape[0] == 1 or x.device.type != "cpu" or not _independent.get():
+        return F.linear(x, weight)
+    return torch.cat([F.linear(row[None], weight) for row in x])
+
+
 class Linear(nn.Linear):
     """x @ weightᵀ (+ bias). At 6 to 32 rows in fp32 on the CPU the weight goes first: BLAS packs the tall operand in
     larger pieces then, and a prompt takes 0.7 to 0.9 of the time. Rows are still independent sums over the inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if 6 <= x.shape[0] <= 32 and x.ndim == 2 and x.device.type == "cpu" and x.dtype == torch.float32:
+        if _independent.get():
+            out = product(x, self.weight)
+            return out if self.bias is None else out + self.bias
+        if 6 <= x.shape[0] <= 32 and x.device.type == "cpu" and x.dtype == torch.float32:
             out = (self.weight @ x.T).T
             return out if self.bias is None else out + self.bias
         return F.linear(x, self.weight, self.bias)
@@ -184,4 +213,4 @@ class Head(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocabulary, size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x.float(), self.weight)
+        return product(x.float(), self.weight)

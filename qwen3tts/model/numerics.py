@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 _lock = threading.Lock()
-_depth = 0
+_holders: set[object] = set()
 _saved: list[Callable[[], None]] = []
 
 
@@ -33,10 +33,9 @@ def _switches() -> list[tuple[Any, str, object]]:
     return found
 
 
-def _enter() -> None:
-    global _depth
+def _enter(holder: object) -> None:
     with _lock:
-        if _depth == 0:
+        if not _holders:
             try:
                 for owner, name, value in _switches():
                     old = getattr(owner, name)
@@ -46,7 +45,7 @@ def _enter() -> None:
             except BaseException:
                 _restore()
                 raise
-        _depth += 1
+        _holders.add(holder)
 
 
 def _restore() -> None:
@@ -54,11 +53,10 @@ def _restore() -> None:
         _saved.pop()()
 
 
-def _leave() -> None:
-    global _depth
+def _leave(holder: object) -> None:
     with _lock:
-        _depth -= 1
-        if _depth == 0:
+        _holders.discard(holder)
+        if not _holders:
             _restore()
 
 
@@ -67,9 +65,10 @@ def exact_arithmetic(device: torch.device) -> Iterator[None]:
     """Runs its block in IEEE fp32 (and fp32-accumulated bf16/fp16) products and convolutions, without autograd.
 
     Threads may overlap: the first one in sets the switches, the last one out restores them."""
-    _enter()
-    try:
+    holder = object()
+    try:  # from here on: an interrupt inside _enter is undone, too
+        _enter(holder)
         with torch.inference_mode(), torch.autocast(device.type, enabled=False):
             yield
     finally:
-        _leave()
+        _leave(holder)

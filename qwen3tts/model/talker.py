@@ -1,4 +1,4 @@
-"""The talker: text and codes in, one hidden state and the logits of codebook 0 per frame out (reference: section 5)."""
+"""The talker: text and codes in, one hidden state and the logits of codebook 0 per frame out."""
 
 from collections.abc import Sequence
 

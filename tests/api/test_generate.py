@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 import qwen3tts
 from qwen3tts import GenerateOptions, RuntimeOptions, Voice
@@ -44,6 +45,22 @@ def test_batch_of_five_equals_five_single_runs(request, fixture, sampled, seed):
     for row, single in zip(batch, singles, strict=True):
         assert same(row, single)
         assert float(np.abs(row.samples - single.samples).max()) <= 1e-5
+
+
+@pytest.mark.parametrize(("preset", "dtype"), [("tiny", "float32"), ("tiny-mtp", "float32"), ("tiny", "bfloat16")])
+def test_logits_of_a_row_are_bit_equal_alone_and_in_a_batch(tiny_checkpoint, preset, dtype, seed):
+    options = [GenerateOptions(seed=seed + i, max_frames=5, subtalker_top_k=0) for i in range(len(TEXTS))]
+    with qwen3tts.load(tiny_checkpoint(preset=preset), backend="cpu", dtype=dtype) as tts:
+        talker, seen = tts.engine.runtime.talker, []
+        original = talker.logits
+        talker.logits = lambda hidden: seen.append(original(hidden)) or seen[-1]
+        tts.generate(TEXTS, "ryan", options=options, decode=False)
+        batch = seen[len(TEXTS) :]  # after one prompt each
+        assert [len(step) for step in batch] == [len(TEXTS)] * 5
+        for i, text in enumerate(TEXTS):
+            seen.clear()
+            tts.generate(text, "ryan", options=options[i], decode=False)
+            assert all(torch.equal(alone[0], together[i]) for alone, together in zip(seen[1:], batch, strict=True))
 
 
 def test_rows_with_different_sampling_settings(tts, seed):

@@ -81,6 +81,16 @@ def test_picture(count: int, title: str, tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.png"]
 
 
+def test_picture_shows_what_the_file_holds(tmp_path: Path) -> None:
+    samples = np.random.default_rng(4).uniform(-0.5, 0.5, 3000).astype(np.float32)
+    plot_speech(tmp_path / "gain.png", samples, RATE, gain=3.0)
+    plot_speech(tmp_path / "louder.png", np.clip(samples * np.float32(3), -1, 1), RATE)
+    plot_speech(tmp_path / "plain.png", samples, RATE)
+    pictures = {path.stem: path.read_bytes() for path in tmp_path.iterdir()}
+    assert pictures["gain"] == pictures["louder"]
+    assert pictures["gain"] != pictures["plain"]
+
+
 def test_picture_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = np.zeros(100, np.float32)
     with pytest.raises(AudioError, match=r"written as \.png"):

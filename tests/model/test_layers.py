@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from qwen3tts.model.config import TransformerConfig
 from qwen3tts.model.kv_cache import EqualRows, PackedRows, RowCache
-from qwen3tts.model.layers import DecoderBlock, RMSNorm, RotaryTable, run_blocks
+from qwen3tts.model.layers import DecoderBlock, RMSNorm, RotaryTable, independent_rows, product, run_blocks
 
 CONFIG = TransformerConfig(
     hidden_size=48,
@@ -129,3 +129,19 @@ def test_rotary_table_with_a_start_is_a_part_of_the_whole():
     part = RotaryTable(config, 10, CPU, torch.float32, start=31)
     assert torch.equal(whole.cos[31:41], part.cos)
     assert torch.equal(whole.sin[31:41], part.sin)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(1024, 3072), (3072, 1024), (64, 1088), (517, 1023), (1, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_independent_rows_are_bit_equal_to_rows_alone(inputs, outputs, dtype, seed):
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(outputs, inputs, generator=generator).to(dtype)
+    x = torch.randn(9, inputs, generator=generator).to(dtype)
+    with independent_rows():
+        together = product(x, weight)
+        for rows in (x[:1], x[3:4], x[2:5]):
+            start = int((x == rows[0]).all(1).nonzero()[0])
+            assert torch.equal(product(rows, weight), together[start : start + len(rows)])
+    exact = x.double() @ weight.double().T
+    assert float((together.double() - exact).abs().max()) < (1e-3 if dtype == torch.float32 else 2.0)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from qwen3tts.errors import CapacityError, NumericsError
 from qwen3tts.model.kv_cache import EqualRows, RowCache, kv_bytes_per_position
+from qwen3tts.model.layers import independent_rows
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.philox import random_words
 from qwen3tts.model.sampling import (
@@ -187,12 +188,14 @@ class TorchFrameDecoder:
             picked = [row.pick(logits[i], row.request.predictor, codebook) for i, row in enumerate(rows)]
             return torch.stack(picked)
 
-        codes, embedded = talker.code_predictor(hidden, talker.embed_codec(tokens), pick, self._cache_for(len(rows)))
-        x = embedded + torch.stack([self._text_row(row) for row in rows])
-        hidden = talker(x, [row.cache for row in rows], [1] * len(rows))
-        for row in rows:
-            row.frames += 1
-        self._draw_tokens(rows, hidden, probes)
+        with independent_rows():
+            cache = self._cache_for(len(rows))
+            codes, embedded = talker.code_predictor(hidden, talker.embed_codec(tokens), pick, cache)
+            x = embedded + torch.stack([self._text_row(row) for row in rows])
+            hidden = talker(x, [row.cache for row in rows], [1] * len(rows))
+            for row in rows:
+                row.frames += 1
+            self._draw_tokens(rows, hidden, probes)
         return torch.cat((tokens[:, None], codes), 1).cpu()
 
     def _text_row(self, row: _Row) -> Tensor:

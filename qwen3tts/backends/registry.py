@@ -3,15 +3,13 @@
 import importlib
 import importlib.util
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from qwen3tts.checkpoint import Checkpoint
 from qwen3tts.errors import BackendError, nearest
-from qwen3tts.model.config import ModelConfig
-from qwen3tts.model.talker import Talker
-from qwen3tts.runtime.protocols import CodecDecoder, FrameDecoder
+from qwen3tts.runtime.protocols import Runtime
 from qwen3tts.voice.clone import Encoders
 
 NATIVE = ("cuda", "hip")
@@ -28,23 +26,6 @@ class BackendStatus:
     """why it is not available, or what it would run on"""
     device: str
     """torch device it would use, "" when not available"""
-
-
-class Runtime(Protocol):
-    """A loaded model on one backend: the parts that speak."""
-
-    config: ModelConfig
-    device: torch.device
-    dtype: torch.dtype
-    talker: Talker
-    """the plain model, whose tables embed prompts"""
-    frames: FrameDecoder
-    codec: CodecDecoder
-    max_positions: int
-
-    def close(self) -> None:
-        """Frees the weights."""
-        ...
 
 
 def _native_status(name: str) -> BackendStatus:

@@ -16,7 +16,7 @@ def generate(
     model: Annotated[str, typer.Option("--model", "-m", help="Folder or hub id of a checkpoint.")],
     text_file: Annotated[Path | None, typer.Option(help="Read the text from this UTF-8 file.")] = None,
     voice: Annotated[str | None, typer.Option(help="A preset of the checkpoint; see `qwen3tts voices`.")] = None,
-    voice_file: Annotated[Path | None, typer.Option(help="A voice file, for base models; see `qwen3tts clone`.")] = None,
+    voice_file: Annotated[Path | None, typer.Option(help="A voice file, for base models; see qwen3tts clone.")] = None,
     language: Annotated[str, typer.Option(help="For instance english; auto leaves it to the model.")] = "auto",
     instruct: Annotated[str | None, typer.Option(help="How to speak, or, for voice design, who.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help=".wav, .flac or .ogg")] = Path("speech.wav"),

@@ -10,14 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qwen3tts.backends.registry import Runtime
 from qwen3tts.errors import TextError
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.sampling import SamplingParams
 from qwen3tts.options import GenerateOptions
 from qwen3tts.runtime.generation import Progress, ProgressEvent, RowResult, generate_codes
 from qwen3tts.runtime.length import default_max_frames
-from qwen3tts.runtime.protocols import RowRequest
+from qwen3tts.runtime.protocols import RowRequest, Runtime
 from qwen3tts.runtime.speech import Speech, Timings
 from qwen3tts.text.prompt import NO_CODEC, REFERENCE_ROW, SPEAKER_ROW, Prompt, Reference, TextMode, build_prompt
 from qwen3tts.text.tokenizer import CLOSING_TOKENS, ROLE_TOKENS, ChatTemplate

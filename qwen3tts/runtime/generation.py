@@ -51,7 +51,8 @@ def generate_codes(
     progress: Progress | None = None,
 ) -> list[RowResult]:
     """Runs all requests to their ends, as many side by side as the decoder has room for, and frees every slot, also
-    when something raises. A request that can never fit raises CapacityError before the first one is run. on_prefill is told the seconds of each admission."""
+    when something raises. A request that can never fit raises CapacityError before the first one is run. on_prefill is
+    told the seconds of each admission."""
     waiting = deque(enumerate(requests))
     running: dict[Slot, int] = {}
     known: frozenset[Slot] | None = None

@@ -18,6 +18,6 @@ def frame_budget(text_tokens: int) -> int:
 
 
 def default_max_frames(text_tokens: int | None, max_new_tokens: int | None) -> int:
-    """min(checkpoint's max_new_tokens - 1, budget); a run of N tokens has N - 1 frames. text_tokens None: not known yet."""
+    """min(checkpoint's max_new_tokens - 1, budget); N tokens give N - 1 frames. text_tokens None: not known yet."""
     limit = (max_new_tokens or OFFICIAL_MAX_NEW_TOKENS) - 1
     return max(1, limit if text_tokens is None else min(limit, frame_budget(text_tokens)))

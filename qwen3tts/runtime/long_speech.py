@@ -1,5 +1,6 @@
 """A long text spoken in parts and joined."""
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ def join(parts: Sequence[NDArray[np.float32]], sample_rate: int) -> NDArray[np.f
     if not parts:
         return np.zeros(0, np.float32)
     faded = [part.copy() for part in parts]
-    for before, after in zip(faded, faded[1:], strict=False):
+    for before, after in itertools.pairwise(faded):
         for part, ramp in ((before[::-1], FADE_SECONDS), (after, FADE_SECONDS)):
             length = min(len(part), round(ramp * sample_rate))
             part[:length] *= np.linspace(0.0, 1.0, length, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""The seam between the front end and the backends: everything fast implements these two protocols."""
+"""The seam between the front end and the backends: everything fast implements these protocols."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,9 @@ from typing import Any, Literal, NewType, Protocol
 import torch
 from torch import Tensor
 
+from qwen3tts.model.config import ModelConfig
 from qwen3tts.model.sampling import SamplingParams
+from qwen3tts.model.talker import Talker
 
 Slot = NewType("Slot", int)
 FinishReason = Literal["eos", "length"]
@@ -102,4 +104,21 @@ class CodecDecoder(Protocol):
 
     def close(self, state: Any) -> None:
         """Frees a stream's state."""
+        ...
+
+
+class Runtime(Protocol):
+    """A loaded model on one backend: the parts that speak."""
+
+    config: ModelConfig
+    device: torch.device
+    dtype: torch.dtype
+    talker: Talker
+    """the plain model, whose tables embed prompts"""
+    frames: FrameDecoder
+    codec: CodecDecoder
+    max_positions: int
+
+    def close(self) -> None:
+        """Frees the weights."""
         ...

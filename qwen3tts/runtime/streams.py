@@ -44,7 +44,9 @@ class AudioChunk:
 class RowPlayer:
     """One admitted row and its codec stream. Every method must be called inside a turn, except `abandon`."""
 
-    def __init__(self, engine: Engine, turns: Turns, spec: RowSpec, request: RowRequest, options: StreamOptions) -> None:
+    def __init__(
+        self, engine: Engine, turns: Turns, spec: RowSpec, request: RowRequest, options: StreamOptions
+    ) -> None:
         self.engine, self.turns, self.options = engine, turns, options
         self.frames = 0
         self.finish_reason: FinishReason | None = None

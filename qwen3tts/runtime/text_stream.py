@@ -74,7 +74,7 @@ class TextStream(BaseStream):
             self._take(self._settler.push(text))
 
     def finish(self) -> None:
-        """No more text follows; more calls change nothing. Raises TextError, and ends the stream, if nothing was said."""
+        """No more text follows; more calls change nothing. Raises TextError and ends the stream if all was blank."""
         with self._news:
             if self.finish_reason is not None:
                 return

@@ -93,7 +93,7 @@ class TextTokenizer:
         return ids
 
     def words(self, text: str) -> list[tuple[int, list[int]]]:
-        """The pre-tokens of an NFC-normalized text: (end as a character offset, token ids) each. No token crosses one."""
+        """The pre-tokens of an NFC-normalized text: (end as a character offset, token ids). No token crosses one."""
         spans: list[tuple[str, tuple[int, int]]] = self._tokenizer.pre_tokenizer.pre_tokenize_str(checked_text(text))
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         words: list[tuple[int, list[int]]] = [(end, []) for _, (_, end) in spans]

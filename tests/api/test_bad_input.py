@@ -134,6 +134,17 @@ def test_overflow_in_the_code_predictor(damaged):
         tts.generate("Hello.", "ryan", options=GenerateOptions(max_frames=3))
 
 
+def test_overflow_in_the_codec(damaged):
+    path = damaged / "speech_tokenizer" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["decoder.decoder.1.block.0.alpha"][0] = 200.0  # finite, but its exponential is not
+    save_file(tensors, path)
+    with qwen3tts.load(damaged, backend="cpu") as tts:
+        for options in (GenerateOptions(max_frames=3), GenerateOptions(max_frames=3, codec_chunking="official")):
+            with pytest.raises(NumericsError, match="codec"):
+                tts.generate("Hello.", "ryan", options=options)
+
+
 def test_missing_pieces(damaged, tmp_path):
     with pytest.raises(CheckpointError, match="nowhere"):
         qwen3tts.load(tmp_path / "nowhere", backend="cpu")

@@ -209,7 +209,7 @@ def test_what_a_text_stream_refuses(tts):
     for options in (GenerateOptions(text_mode="whole"), GenerateOptions(text_lookahead_tokens=3, text_mode="streamed")):
         with pytest.raises(OptionError, match="min_start_tokens"):
             tts.open_text_stream("ryan", options=options)
-    for name, value in [("min_start_tokens", 0), ("min_resume_tokens", 0), ("settle", "x"), ("flush_on_punctuation", 1)]:
+    for name, value in (("min_start_tokens", 0), ("min_resume_tokens", 0), ("settle", "x"), ("chunk_frames", ())):
         with pytest.raises(OptionError, match=name):
             TextStreamOptions(**{name: value})
 

@@ -1,6 +1,7 @@
 """Splitting long texts: nothing is lost, no part is too long, sentences stay whole where they fit."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -55,5 +56,5 @@ def test_parts_are_as_long_as_possible(seed):
     sentences = [" ".join(["word"] * rng.randrange(1, 9)) + "." for _ in range(60)]
     parts = split_text(" ".join(sentences), words, 20)
     assert all(words(part) <= 20 for part in parts)
-    for a, b in zip(parts, parts[1:], strict=False):
+    for a, b in pairwise(parts):
         assert words(a) + words(b.split(".")[0]) > 20

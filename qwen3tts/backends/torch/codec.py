@@ -5,9 +5,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from qwen3tts.errors import NumericsError
 from qwen3tts.model.causal import StreamState
 from qwen3tts.model.codec_decoder import CodecDecoder
 from qwen3tts.model.numerics import exact_arithmetic
+
+
+def _finite(samples: Tensor) -> Tensor:
+    if not torch.isfinite(samples).all():
+        raise NumericsError("The codec's samples are not finite: its weights are damaged, or overflow in float32.")
+    return samples
 
 
 class TorchCodecDecoder:
@@ -29,16 +36,17 @@ class TorchCodecDecoder:
     def decode(self, states: Sequence[StreamState], codes: Sequence[Tensor]) -> list[Tensor]:
         """See CodecDecoder."""
         with exact_arithmetic(self.device):
-            return [
+            pieces = [
                 self.model(new.to(self.device), state).cpu() if len(new) else torch.zeros(0)
                 for state, new in zip(states, codes, strict=True)
             ]
+        return [_finite(piece) for piece in pieces]
 
     def decode_official(self, codes: Tensor) -> Tensor:
         """See CodecDecoder."""
         with exact_arithmetic(self.device):
             pieces = [piece.cpu() for piece in self.model.decode_official(codes.to(self.device))]
-        return torch.cat(pieces) if pieces else torch.zeros(0)
+        return _finite(torch.cat(pieces)) if pieces else torch.zeros(0)
 
     def close(self, state: StreamState) -> None:
         """See CodecDecoder."""

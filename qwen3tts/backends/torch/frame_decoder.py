@@ -94,7 +94,8 @@ class TorchFrameDecoder:
         each = kv_bytes_per_position(self.talker.config.transformer, self.talker.dtype)
         for row in rows:
             self._check_alone(row, each)
-        free = None if self.kv_bytes is None else self.kv_bytes - each * sum(r.cache.capacity for r in self._rows.values())
+        used = each * sum(row.cache.capacity for row in self._rows.values())
+        free = None if self.kv_bytes is None else self.kv_bytes - used
         count = 0
         for row in rows[: self.free_slots()]:
             if free is not None:
@@ -114,8 +115,8 @@ class TorchFrameDecoder:
             )
         if self.kv_bytes is not None and need * bytes_per_position > self.kv_bytes:
             raise CapacityError(
-                f"A text needs {need} positions {what}, whose keys and values take {need * bytes_per_position:,} bytes, "
-                f"more than kv_bytes={self.kv_bytes:,}. Shorten the text or max_frames, or raise RuntimeOptions.kv_bytes."
+                f"A text needs {need} positions {what}; keys and values take {need * bytes_per_position:,} bytes, "
+                f"more than kv_bytes={self.kv_bytes:,}. Shorten the text or max_frames, or raise kv_bytes."
             )
 
     def admit(self, rows: Sequence[RowRequest]) -> list[Slot]:

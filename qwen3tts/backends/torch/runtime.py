@@ -26,7 +26,7 @@ def stored_dtype(key: str, stored: torch.dtype, dtype: torch.dtype) -> torch.dty
 
 
 class TorchRuntime:
-    """See backends.registry.Runtime."""
+    """See runtime.protocols.Runtime."""
 
     def __init__(
         self, config: ModelConfig, talker: Talker, codec: CodecDecoder, options: RuntimeOptions, max_positions: int

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from qwen3tts.audio.reading import read_audio
 from qwen3tts.errors import AudioError, OptionError, nearest
+from qwen3tts.options import MIN_TOP_P
 
 LOADING = ("revision", "cache_dir")
 WITHOUT_EFFECT = ("attn_implementation", "low_cpu_mem_usage", "use_safetensors", "trust_remote_code")
@@ -41,6 +42,19 @@ def loading_arguments(kwargs: dict[str, Any]) -> tuple[torch.dtype | str | None,
         known = ("dtype", "device_map", "local_files_only", *LOADING)
         raise OptionError(f"from_pretrained does not know {name!r}.{nearest(name, known)} It takes {', '.join(known)}.")
     return dtype, None if device == "auto" else "cpu" if device is None else device, offline, passed
+
+
+def sampling_arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """Values that the official package takes and the native options refuse, in the native form: 0 and 1 for False and
+    True, a top_p of 1 and more (off), of 0 and less (the best token alone)."""
+    given = dict(given)
+    for name in ("do_sample", "subtalker_dosample"):
+        if name in given:
+            given[name] = bool(given[name])
+    for name in ("top_p", "subtalker_top_p"):
+        if name in given and isinstance(given[name], int | float):
+            given[name] = min(max(float(given[name]), MIN_TOP_P), 1.0)
+    return given
 
 
 def warn(message: str) -> None:

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from qwen3tts.api import TTS, load
 from qwen3tts.errors import OptionError, VoiceError, nearest
-from qwen3tts.official.arguments import column, listed, loading_arguments, warn
+from qwen3tts.official.arguments import column, listed, loading_arguments, sampling_arguments, warn
 from qwen3tts.official.clone import VoiceClonePromptItem, Who, check_text, create_items, listed_items, who_of
 from qwen3tts.options import GenerateOptions
 from qwen3tts.runtime.engine import RowSpec
+from qwen3tts.text.prompt import TextMode
 from qwen3tts.voice.resolve import (
     ResolvedVoice,
     drops_instruct,
@@ -172,6 +173,8 @@ class Qwen3TTSModel:
         non_streaming_mode: bool,
         kwargs: dict[str, Any],
     ) -> Wavs:
+        if not texts:
+            raise ValueError("The list of texts is empty.")
         languages = column("language", "auto" if language is None else language, len(texts))
         instructs = column("instruct", instruct, len(texts))
         options = self._options(kwargs)
@@ -185,11 +188,13 @@ class Qwen3TTSModel:
     def _options(self, kwargs: dict[str, Any]) -> GenerateOptions:
         """The official order: what is passed and not None, then generation_config.json, then fixed defaults."""
         kwargs = dict(kwargs)
-        given = {name: kwargs.pop(name) for name in SAMPLING if kwargs.get(name) is not None}
+        given = sampling_arguments({name: kwargs.pop(name) for name in SAMPLING if kwargs.get(name) is not None})
         checkpoint = self.tts.generation_config
         limit = kwargs.pop("max_new_tokens", None)
         if limit is None:
             limit = checkpoint.get("max_new_tokens", OFFICIAL_MAX_NEW_TOKENS)
+        if isinstance(limit, float) and limit.is_integer():
+            limit = int(limit)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 2:
             raise OptionError(f"max_new_tokens is {limit!r}; expected 2 or more: N tokens give N - 1 frames.")
         eos = kwargs.pop("eos_token_id", None)
@@ -232,7 +237,8 @@ class Qwen3TTSModel:
             generator = _global_generator(self.device)
             if rows > 1:
                 seed, generator = int(torch.randint(2**62, (), generator=torch.default_generator)), None
-        return RowSpec(text, voice, options, seed, "whole" if whole else "streamed", 1, generator=generator)
+        mode: TextMode = "whole" if whole else "streamed"
+        return RowSpec(text, voice, options, seed, mode, 1, generator=generator, frames_may_shrink=True)
 
 
 def _global_generator(device: torch.device) -> torch.Generator:

@@ -39,6 +39,8 @@ class RowSpec:
     seed: int
     text_mode: TextMode
     lookahead: int
+    frames_may_shrink: bool = False
+    """an explicit max_frames that does not fit the context is cut to what does; else it is an error"""
     text_complete: bool = True
     """False: more text follows, through FrameDecoder.add_text"""
     part: int = 0
@@ -121,6 +123,8 @@ class Engine:
         if max_frames is None:
             budgeted = prompt.text_tokens if spec.text_complete else None
             max_frames = min(default_max_frames(budgeted, self.max_new_tokens), room)
+        elif spec.frames_may_shrink:
+            max_frames = min(max_frames, room)
         elif max_frames > room:
             raise TextError(
                 f"max_frames={max_frames} does not fit: the prompt takes {len(prompt)} of "

@@ -100,3 +100,16 @@ def test_voice_design(tiny_checkpoint):
     wavs, _ = model.generate_voice_design(["Hello.", "Hi."], ["A low voice.", ""], **SHORT)
     assert [len(wav) for wav in wavs] == [5 * 1920] * 2
     assert model.get_supported_speakers() == []
+
+
+def test_values_that_the_official_package_takes(tiny_checkpoint):
+    model = Qwen3TTSModel.from_pretrained(tiny_checkpoint(eos_gain=2.0))
+    greedy = model.generate_custom_voice("Hello.", "ryan", do_sample=False, subtalker_dosample=False)[0][0]
+    for arguments in (
+        {"do_sample": 0, "subtalker_dosample": 0, "max_new_tokens": 40_000},
+        {"top_p": 0.0, "subtalker_top_p": 0.0, "max_new_tokens": 60.0},
+        {"do_sample": False, "subtalker_dosample": False, "top_p": 1.5},
+    ):
+        assert np.array_equal(model.generate_custom_voice("Hello.", "ryan", **arguments)[0][0], greedy)
+    with pytest.raises(ValueError, match="empty"):
+        model.generate_custom_voice([], "ryan")

@@ -109,3 +109,38 @@ def test_memory_is_given_back(tiny_checkpoint, gpu):
             tts.generate(TEXTS, "ryan", options=GenerateOptions(max_frames=20))
         assert torch.cuda.memory_allocated() <= before + 2**20
     assert torch.cuda.memory_allocated() < before
+
+
+def test_streams_equal_the_one_shot_audio(tiny_checkpoint, gpu):
+    with qwen3tts.load(tiny_checkpoint(), device=gpu, dtype="float32") as tts:
+        options = GenerateOptions(seed=3, max_frames=30)
+        chunks = list(tts.stream(TEXTS[1], "ryan", options=options))
+        whole = tts.generate(TEXTS[1], "ryan", options=options.replace(text_mode="streamed"))
+        assert np.array_equal(np.concatenate([chunk.codes for chunk in chunks]), whole.codes)
+        assert float(np.abs(np.concatenate([chunk.samples for chunk in chunks]) - whole.samples).max()) <= 1e-5
+        stream = tts.open_text_stream("ryan", options=options)
+        for word in TEXTS[1].split(" "):
+            stream.push_text(word + " ")
+        stream.finish()
+        pieces = list(stream)
+        expected = tts.generate(
+            TEXTS[1], "ryan", options=options.replace(text_mode="streamed", text_lookahead_tokens=stream.lookahead)
+        )
+        assert np.array_equal(np.concatenate([chunk.codes for chunk in pieces]), expected.codes)
+
+
+def test_clones_equal_the_cpus(tiny_checkpoint, gpu, seed):
+    rng = np.random.default_rng(seed)
+    recording = (0.2 * rng.standard_normal(30_000)).astype(np.float32)
+    folder, options = tiny_checkpoint("base", seed=2), GenerateOptions(seed=seed, max_frames=10)
+    with (
+        qwen3tts.load(folder, backend="cpu") as on_cpu,
+        qwen3tts.load(folder, device=gpu, dtype="float32") as on_gpu,
+    ):
+        a, b = (tts.clone((recording, 24_000), "The user and the world.") for tts in (on_cpu, on_gpu))
+        assert float((a.ref_codes == b.ref_codes).mean()) > 0.98, "near ties between codebook entries may differ"
+        scale = float(np.abs(a.x_vector).max())
+        assert float(np.abs(a.x_vector - b.x_vector).max()) <= 1e-4 * scale
+        spoken = [tts.generate(TEXTS[1], a, options=options) for tts in (on_cpu, on_gpu)]
+        assert np.array_equal(spoken[0].codes, spoken[1].codes)
+        assert float(np.abs(spoken[0].samples - spoken[1].samples).max()) <= 1e-4

@@ -30,7 +30,12 @@ def check_plot_path(path: str | os.PathLike[str]) -> None:
 
 
 def plot_speech(
-    path: str | os.PathLike[str], samples: npt.NDArray[np.float32], sample_rate: int, title: str = "", *, gain: float = 1.0
+    path: str | os.PathLike[str],
+    samples: npt.NDArray[np.float32],
+    sample_rate: int,
+    title: str = "",
+    *,
+    gain: float = 1.0,
 ) -> None:
     """Draws waveform and mel spectrogram of `samples` (float [n]) on one time axis into a PNG file.
 

@@ -6,6 +6,7 @@ other libraries keeps working. A message says what was wrong, what was expected 
 
 import difflib
 from collections.abc import Iterable
+from itertools import islice
 
 
 class Qwen3TTSError(Exception):
@@ -60,7 +61,16 @@ class AudioError(Qwen3TTSError, OSError):
     """An audio file cannot be written or read."""
 
 
+_MAX_CHOICES = 2000
+_MAX_NAME = 200
+"""Bounds of what `nearest` compares: a damaged file can offer any number of names of any length."""
+
+
 def nearest(name: object, choices: Iterable[str]) -> str:
     """ " Did you mean 'x'?" for the closest of `choices`, or "" when none is close."""
-    close = difflib.get_close_matches(str(name).lower(), list(choices), n=1, cutoff=0.6)
+    wanted = str(name).lower()
+    if len(wanted) > _MAX_NAME:
+        return ""
+    short = (choice for choice in islice(choices, _MAX_CHOICES) if len(choice) <= _MAX_NAME)
+    close = difflib.get_close_matches(wanted, short, n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -88,7 +88,10 @@ if [ -z "$model" ]; then
 fi
 
 options=(--model "$model" --output "$PWD/demo.wav" --plot "$PWD/demo.png" --json "$PWD/demo.json")
-[ "$model" != "$synthetic" ] || options+=(--gain 0.3)  # it is noise: not at full volume
+if [ "$model" = "$synthetic" ]; then
+    options+=(--gain 0.3)                            # it is noise: not at full volume
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"   # its matrices are too small for threads to pay (PERF_NOTES.md)
+fi
 voice="${voice:-$preset}"
 [ -z "$voice" ] || options+=(--voice "$voice")
 if [ -n "$text_file" ]; then

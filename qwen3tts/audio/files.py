@@ -2,7 +2,7 @@
 
 import io
 import logging
-import math
+import numbers
 import os
 import wave
 from pathlib import Path
@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from qwen3tts.audio.atomic import check_writable, replacing
-from qwen3tts.errors import AudioError, OptionError
+from qwen3tts.audio.atomic import Batch, check_writable, replacing
+from qwen3tts.errors import AudioError
 
 logger = logging.getLogger(__name__)
 
 FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".ogg": ("OGG", "VORBIS")}
 """file name extension -> libsndfile's names of container and encoding"""
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def check_audio_path(path: str | os.PathLike[str]) -> Path:
@@ -33,7 +35,12 @@ def check_audio_path(path: str | os.PathLike[str]) -> Path:
 
 
 def write_audio(
-    path: str | os.PathLike[str], samples: npt.NDArray[np.float32], sample_rate: int, *, gain: float = 1.0
+    path: str | os.PathLike[str],
+    samples: npt.NDArray[np.float32],
+    sample_rate: int,
+    *,
+    gain: float = 1.0,
+    batch: Batch | None = None,
 ) -> None:
     """Writes mono audio; the extension of `path` picks the format: .wav and .flac with 16 bits, .ogg Vorbis.
 
@@ -43,16 +50,17 @@ def write_audio(
         samples: float [n], full scale is 1; what exceeds it after `gain` is clipped with a logged warning.
         sample_rate: in Hz.
         gain: linear factor.
+        batch: the file appears when this ends, together with others.
 
     Raises:
-        AudioError: unknown extension, missing folder, no permission, no space, samples that are not finite numbers.
-        OptionError: `gain` is negative or not finite.
+        AudioError: unknown extension, missing folder, no permission, no space, samples that are not finite numbers, or
+            a `gain` that is not.
     """
     target = check_audio_path(path)
     scaled = _scaled(samples, gain)
     if not scaled.size:
         raise AudioError(f"cannot write {os.fspath(path)!r}: there are no samples")
-    with replacing(target) as temporary:
+    with replacing(target, batch) as temporary:
         _encode(temporary, scaled, sample_rate, *FORMATS[Path(path).suffix.lower()])
 
 
@@ -69,9 +77,9 @@ def wav_bytes(samples: npt.NDArray[np.float32], sample_rate: int) -> bytes:
 
 
 def check_gain(gain: float) -> None:
-    """Raises OptionError unless `gain` is a finite number that is not negative."""
-    if not (math.isfinite(gain) and gain >= 0):
-        raise OptionError(f"gain is {gain}, expected a finite number >= 0 (1 leaves the audio as it is)")
+    """Raises AudioError unless `gain` is a number from 0 to the largest that float32 has."""
+    if isinstance(gain, bool) or not isinstance(gain, numbers.Real) or not 0 <= gain <= _FLOAT32_MAX:
+        raise AudioError(f"gain is {gain!r:.60}, expected a finite float32 number >= 0 (1 leaves the audio as it is)")
 
 
 def _scaled(samples: npt.NDArray[np.float32], gain: float) -> npt.NDArray[np.float32]:
@@ -83,7 +91,8 @@ def _scaled(samples: npt.NDArray[np.float32], gain: float) -> npt.NDArray[np.flo
         first = int(np.flatnonzero(~np.isfinite(array))[0])
         found = f"audio sample {first} of {array.size} is {array[first]}"
         raise AudioError(f"{found}, not a finite number; nothing was written")
-    scaled = array.astype(np.float32) * np.float32(gain)
+    with np.errstate(over="ignore"):  # to infinity, which is clipped
+        scaled = array.astype(np.float32) * np.float32(gain)
     clipped = int(np.count_nonzero(np.abs(scaled) > 1))
     if clipped:
         peak = float(np.abs(scaled).max())

@@ -6,7 +6,7 @@ and vector_quantization_hidden_dimension.
 
 import math
 
-from qwen3tts.checkpoint.json_object import MAX_COUNT, JsonObject
+from qwen3tts.checkpoint.json_object import MAX_COUNT, MAX_POSITIONS, JsonObject
 from qwen3tts.model.config import CodecConfig, CodecDecoderConfig, CodecEncoderConfig, TransformerConfig
 
 ENCODER_DOWNSAMPLE = 2
@@ -77,7 +77,7 @@ def _transformer(section: JsonObject, activation: str, norm_eps: str) -> Transfo
         head_dim=head_dim,
         rms_norm_eps=section.number(norm_eps, above=True, maximum=1.0),
         rope_theta=section.number("rope_theta", above=True),
-        max_positions=section.integer("max_position_embeddings"),
+        max_positions=section.integer("max_position_embeddings", maximum=MAX_POSITIONS),
     )
 
 

@@ -8,7 +8,7 @@ the model would compute something else than this package does, the checkpoint is
 from pathlib import Path
 
 from qwen3tts.checkpoint.codec_config import parse_codec_config
-from qwen3tts.checkpoint.json_object import MAX_COUNT, JsonObject, read_json
+from qwen3tts.checkpoint.json_object import MAX_COUNT, MAX_POSITIONS, JsonObject, read_json
 from qwen3tts.errors import ConfigError, nearest
 from qwen3tts.model.config import (
     CodecConfig,
@@ -57,7 +57,7 @@ def parse_config(config: JsonObject, codec_config: JsonObject) -> ModelConfig:
     config.text("tokenizer_type", ("qwen3_tts_tokenizer_12hz",))
     codec = parse_codec_config(codec_config)
     section = config.section("talker_config")
-    talker = _talker(section)
+    talker = _talker(section, codec)
     _check_codebooks(section, talker, codec)
     if model_type == "custom_voice" and not talker.speakers:
         raise section.error("spk_id", "is empty, but tts_model_type is 'custom_voice', which needs speakers")
@@ -120,7 +120,7 @@ def _transformer(section: JsonObject) -> TransformerConfig:
         head_dim=head_dim,
         rms_norm_eps=section.number("rms_norm_eps", above=True, maximum=1.0),
         rope_theta=section.number("rope_theta", above=True),
-        max_positions=section.integer("max_position_embeddings"),
+        max_positions=section.integer("max_position_embeddings", maximum=MAX_POSITIONS),
     )
 
 
@@ -141,7 +141,7 @@ def _check_rope(section: JsonObject) -> None:
             section.text(key, ("default",))
 
 
-def _talker(section: JsonObject) -> TalkerConfig:
+def _talker(section: JsonObject, codec: CodecConfig) -> TalkerConfig:
     transformer = _transformer(section)
     rope = section.section("rope_scaling")
     _check_rope(rope)
@@ -151,7 +151,14 @@ def _talker(section: JsonObject) -> TalkerConfig:
             "mrope_section",
             f"adds up to {sum(sections)}; expected {transformer.head_dim // 2}, half of talker_config.head_dim",
         )
+    size = codec.decoder.codebook_size
     vocab_size = section.integer("vocab_size", minimum=SPECIAL_ROWS + 1)
+    if vocab_size != size + SPECIAL_ROWS:
+        raise section.error(
+            "vocab_size",
+            f"is {vocab_size}; expected {size + SPECIAL_ROWS}: {CODEC_CONFIG_FILE}: decoder_config."
+            f"codebook_size {size} and {SPECIAL_ROWS} special ids",
+        )
     groups = section.integer("num_code_groups", minimum=2, maximum=MAX_COUNT)
     ids = {
         key: section.integer(key, vocab_size - SPECIAL_ROWS, vocab_size - 1)
@@ -166,8 +173,8 @@ def _talker(section: JsonObject) -> TalkerConfig:
         )
     }
     _check_distinct(section, ids)
-    languages = _named_ids(section.section("codec_language_id"), vocab_size)
-    speakers = _named_ids(section.section("spk_id"), vocab_size)
+    languages = _named_ids(section.section("codec_language_id"), vocab_size, ids)
+    speakers = _named_ids(section.section("spk_id"), vocab_size, ids)
     return TalkerConfig(
         transformer=transformer,
         code_predictor=_code_predictor(section.section("code_predictor_config"), groups),
@@ -197,16 +204,20 @@ def _code_predictor(section: JsonObject, groups: int) -> CodePredictorConfig:
     return CodePredictorConfig(transformer=_transformer(section), vocab_size=section.integer("vocab_size"))
 
 
-def _named_ids(section: JsonObject, vocab_size: int) -> dict[str, int]:
+def _named_ids(section: JsonObject, vocab_size: int, control_ids: dict[str, int]) -> dict[str, int]:
     """Lower-case name -> id; an id may also be written as a list of one, as some conversions do."""
     result: dict[str, int] = {}
-    expected = f"an integer from 0 to {vocab_size - 1}, an id of the talker's vocabulary"
+    lowest = vocab_size - SPECIAL_ROWS
+    expected = f"an integer from {lowest} to {vocab_size - 1}, a special id of the talker's vocabulary"
+    taken = {value: key for key, value in control_ids.items()}
     for name in section:
         value = section.raw(name, expected)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
-        if type(value) is not int or not 0 <= value < vocab_size:
+        if type(value) is not int or not lowest <= value < vocab_size:
             raise section.wrong(name, expected)
+        if value in taken:
+            raise section.error(name, f"is {value}, the same id as talker_config.{taken[value]}")
         if name.lower() in result:
             raise section.error(name, "is there twice when case is ignored")
         result[name.lower()] = value
@@ -244,12 +255,6 @@ def _check_codebooks(section: JsonObject, talker: TalkerConfig, codec: CodecConf
     if talker.code_predictor.vocab_size != size:
         got = talker.code_predictor.vocab_size
         raise predictor.error("vocab_size", f"is {got}, but {where}.codebook_size is {size}")
-    if talker.vocab_size != size + SPECIAL_ROWS:
-        raise section.error(
-            "vocab_size",
-            f"is {talker.vocab_size}; expected {size + SPECIAL_ROWS}: {where}."
-            f"codebook_size {size} and {SPECIAL_ROWS} special ids",
-        )
 
 
 def _speaker_encoder(section: JsonObject, talker: TalkerConfig, codec: CodecConfig) -> SpeakerEncoderConfig:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def read_generation_config(folder: Path) -> dict[str, Any]:
     Raises ConfigError for a value of the wrong type or range.
     """
     path = folder / GENERATION_CONFIG_FILE
-    if not path.exists():
+    if not os.path.lexists(path):  # a link to nowhere is an error, not "no file"
         return {}
     section = read_json(path, GENERATION_CONFIG_FILE)
     unknown = [key for key in section if key not in READERS]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qwen3tts.errors import ConfigError, nearest
+from qwen3tts.regular_file import open_regular
 
 MAX_FILE_BYTES = 16 << 20
 """Far above any config; a larger file is something else."""
@@ -14,6 +15,8 @@ MAX_SIZE = 1 << 24
 """Upper bound of a layer width or vocabulary, so that a damaged number cannot ask for absurd tensors."""
 MAX_COUNT = 1024
 """Upper bound of anything that is counted in layers, heads or codebooks."""
+MAX_POSITIONS = 131_072
+"""Upper bound of max_position_embeddings; the released checkpoints have at most 65536."""
 
 _KINDS = {
     dict: "an object",
@@ -29,15 +32,18 @@ _KINDS = {
 def read_json(path: Path, label: str) -> "JsonObject":
     """Reads a JSON file whose top level is an object. `label` is how errors call the file, e.g. "config.json".
 
-    Raises ConfigError if the file is missing, too large, not UTF-8, not JSON, has a key twice or a NaN.
+    Raises ConfigError if the file is missing, no regular file, too large, not UTF-8, not JSON, has a key twice or
+    a NaN.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
+        if path.is_symlink():
+            raise ConfigError(f"{label} in {path.parent} is a link to a file that is not there") from None
         raise ConfigError(f"{label} is missing in {path.parent}") from None
     except OSError as error:
-        raise ConfigError(f"{label} cannot be read: {error}") from error
+        raise ConfigError(f"{label} in {path.parent} cannot be read: {error.strerror or error}") from error
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{label} is larger than {MAX_FILE_BYTES >> 20} MB, so it is not a config file")
     return parse_json(data, label)
@@ -172,8 +178,13 @@ class JsonObject:
         return JsonObject(self.label, f"{self.path}{key}.", value)
 
     def require(self, key: str, wanted: object, reason: str) -> None:
-        """An optional key must have the one value that this package computes with; absent is fine."""
+        """An optional key must have the one value that this package computes with; absent is fine.
+
+        null stands for "off", so it is fine where `wanted` is False.
+        """
         if key in self._values:
             value = self._values[key]
+            if value is None and wanted is False:
+                return
             if type(value) is not type(wanted) or value != wanted:
                 raise self.wrong(key, f"{_shown(wanted)}: {reason}")

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from qwen3tts.errors import WeightsError
+from qwen3tts.regular_file import open_regular
 
 DTYPES = {
     "F64": torch.float64,
@@ -34,8 +35,10 @@ DTYPES = {
     "U16": torch.uint16,
     "U8": torch.uint8,
 }
-MAX_HEADER_BYTES = 100_000_000
-"""The format's own limit."""
+MAX_HEADER_BYTES = 8 << 20
+"""The format allows 100 MB; the released files have under 200 kB."""
+MAX_TENSORS = 10_000
+"""The released files have under 1000."""
 MAX_DIMENSIONS = 16
 
 _SIGNATURES = (
@@ -65,7 +68,7 @@ class SafetensorsFile:
         """Opens and checks; raises WeightsError."""
         self.path = path
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 size = file.seek(0, 2)
                 file.seek(0)
                 self.entries = _read_header(path, file.read(8), size, file.read)
@@ -73,7 +76,9 @@ class SafetensorsFile:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except FileNotFoundError:
             raise WeightsError(f"{path.name} is missing in {path.parent}") from None
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
             raise WeightsError(f"{path} cannot be read: {error}") from error
 
     def read(self, key: str) -> torch.Tensor:
@@ -108,10 +113,13 @@ def _read_header(path: Path, prefix: bytes, size: int, read: Any) -> dict[str, T
         raise WeightsError(f"{path} has {size} bytes, too few for a safetensors file; download it again")
     (length,) = struct.unpack("<Q", prefix)
     if not 2 <= length <= MAX_HEADER_BYTES:
-        raise WeightsError(f"{path} is not a safetensors file: it asks for a header of {length} bytes")
+        asked = f"it asks for a header of {length} bytes, expected at most {MAX_HEADER_BYTES}"
+        raise WeightsError(f"{path} is not a safetensors file: {asked}")
     if 8 + length > size:
         raise WeightsError(f"{path} is truncated: its header has {length} bytes, the file {size}; download it again")
     header = _parse(path, read(length))
+    if len(header) > MAX_TENSORS:
+        raise WeightsError(f"{path} has {len(header)} tensors, expected at most {MAX_TENSORS}: it is another model's")
     entries = {}
     for key, value in header.items():
         if key == "__metadata__":
@@ -123,10 +131,11 @@ def _read_header(path: Path, prefix: bytes, size: int, read: Any) -> dict[str, T
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            names = [name for name, _ in pairs]
-            raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+        result: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in result:
+                raise ValueError(f"the key {name[:200]!r} is there twice")
+            result[name] = value
         return result
 
     try:

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,13 +33,33 @@ def warn(message: str) -> None:
     stderr().print(f"[yellow]warning:[/] {escape(message)}")
 
 
+_OPTIONS = (
+    "max_frames|text_mode|text_lookahead_tokens|codec_chunking|seed|rng|repetition_penalty|dtype|"
+    "(?:subtalker_)?(?:do_?sample|top_k|top_p|temperature)"
+)
+_VOICES = r"\((?:tts\.clone\(.*?\), )?Voice\.load\(file\) or Voice\.from_x_vector\(array\)\)"
+
+
+def on_the_command_line(message: str) -> str:
+    """An error of the library as a command says it: in one line, with options in place of Python's arguments."""
+    message = " ".join(message.splitlines())
+    message = re.sub(_VOICES, "(--voice-file FILE)", message)
+    message = re.sub(r"\b(backend|rng|text_mode)='(\w+)'", lambda found: f"{_option(found[1])} {found[2]}", message)
+    message = re.sub(rf"^({_OPTIONS})(?= is | needs )", lambda found: _option(found[1]), message)
+    return re.sub(r"^(A|An|Base|Keys|The|There|This|Unknown)\b", lambda found: found[1].lower(), message)
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
 @contextmanager
 def exit_codes() -> Iterator[None]:
     """Errors of this package become one message and exit code 2; Ctrl-C becomes 130. Others are bugs: traceback."""
     try:
         yield
     except Qwen3TTSError as error:
-        stderr().print(f"[red]error:[/] {escape(str(error))}")
+        stderr().print(f"[red]error:[/] {escape(on_the_command_line(str(error)))}")
         raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
         stderr().print("interrupted")
@@ -55,13 +76,26 @@ def run(app: typer.Typer) -> None:
         sys.exit(INTERRUPTED)
 
 
+class _Handler(logging.Handler):
+    """Log records in the style of the other messages; through rich, which keeps them apart from a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = self.format(record).strip()
+            if record.levelno < logging.WARNING:
+                stderr().print(message, markup=False)
+            elif record.levelno < logging.ERROR:
+                warn(message)
+            else:
+                stderr().print(f"[red]error:[/] {escape(message)}")
+        except Exception:
+            self.handleError(record)
+
+
 def set_up_logging(verbosity: int) -> None:
     """Log records and Python warnings to stderr: warnings only, with 1 also information, with 2 all."""
-    from rich.logging import RichHandler
-
     level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbosity, 2)]
-    handler = RichHandler(console=stderr(), show_time=False, show_path=False, markup=False)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s", force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[_Handler()], format="%(message)s", force=True)
     logging.getLogger("qwen3tts").setLevel(level)
     logging.captureWarnings(True)
 

@@ -18,7 +18,7 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")] = False) -> None:
     """Print what is installed, which GPUs there are, and which backends can be used or why not."""
     with exit_codes():
         facts = examine()

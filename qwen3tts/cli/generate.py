@@ -50,13 +50,7 @@ def generate(
 ) -> None:
     """Speak a text into an audio file.
 
-    Exit code 0: done.
-
-    Exit code 2: bad input, nothing written.
-
-    Exit code 3: written, but the speech was cut at a limit that you did not set.
-
-    Exit code 130: interrupted.
+    Exit codes: 0 done, 2 bad input (nothing written), 3 written but cut at a default limit, 130 interrupted.
     """
     set_up_logging(verbose)
     with exit_codes():
@@ -83,6 +77,6 @@ def generate(
         )  # fmt: skip
         _, report = speak(request)
         print_table(report)
-        print(f"wrote {output}")
+        print("wrote " + ", ".join(str(path) for path in (output, plot, json) if path is not None))
         code = exit_code(request, report)
     raise typer.Exit(code)

@@ -50,7 +50,10 @@ def generate(
     json: p.Json = None,
     verbose: p.Verbose = 0,
 ) -> None:
-    """Speak a text with a custom voice, or with a voice file on a base model, and print the timings as key=value."""
+    """Speak a text with a custom voice, or with a voice file on a base model, and print the timings as key=value.
+
+    The text is streamed. Exit codes: those of `qwen3tts generate`, and 1 if the codes differ from --ref-codes.
+    """
     set_up_logging(verbose)
     with exit_codes():
         from qwen3tts.cli.report import print_lines

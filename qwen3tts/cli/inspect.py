@@ -1,6 +1,7 @@
 """`qwen3tts inspect` and `qwen3tts voices`: what a checkpoint is, and who speaks in it."""
 
 import json
+import logging
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,8 +12,10 @@ from qwen3tts.cli.console import exit_codes, set_up_logging
 if TYPE_CHECKING:
     from rich.table import Table
 
+logger = logging.getLogger(__name__)
+
 Model = Annotated[str, typer.Argument(help="Folder or hub id of a checkpoint.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", metavar=p.FLAG, help="Print JSON.")]
 
 
 def inspect(
@@ -49,14 +52,16 @@ def voices(
         from qwen3tts.checkpoint import open_checkpoint
         from qwen3tts.voice.resolve import supported_languages, supported_speakers
 
-        config = open_checkpoint(model, revision=revision, cache_dir=cache_dir, offline=offline).config
+        checkpoint = open_checkpoint(model, revision=revision, cache_dir=cache_dir, offline=offline)
+        logger.info("read %s", checkpoint.path)
+        config = checkpoint.config
         speakers = {name: config.talker.speaker_dialects.get(name) for name in supported_speakers(config)}
         languages = supported_languages(config)
         if as_json:
             print(json.dumps({"type": config.model_type, "speakers": speakers, "languages": languages}, indent=2))
             return
         for name, dialect in speakers.items():
-            print(f"{name}  (speaks {dialect} in chinese)" if dialect else name)
+            print(f"{name}  (in chinese: {_words(dialect)})" if dialect else name)
         if not speakers:
             how = {"base": "its voices are x-vectors: --voice-file", "voice_design": "describe one: --instruct"}
             print(f"This {config.model_type} model has no preset voices; {how.get(config.model_type, '')}")
@@ -70,7 +75,8 @@ def _show_facts(facts: dict[str, Any]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(f"{facts['type']} model, size {facts['size']}", style="bold", markup=False)
+    size = facts["size"]
+    console.print(f"{facts['type']} model, {size.replace('b', '.')}B ({size})", style="bold", markup=False)
     console.print(facts["path"], markup=False, soft_wrap=True)
     weights = {
         name: {"tensors": w["tensors"], "parameters": w["parameters"], "MB": f"{w['bytes'] / 1e6:,.1f}",
@@ -80,10 +86,14 @@ def _show_facts(facts: dict[str, Any]) -> None:
     console.print(_columns("weights", weights))
     console.print(_columns("transformers", {name: facts[name] for name in STACKS}))
     console.print(_columns("parameters", {"": facts["parameters"]}))
-    shown = {"type", "size", "path", "weights", "parameters", *STACKS}
+    dialects = ", ".join(_words(name) for name in facts["dialects"])
+    speakers = (f"{name} ({_words(dialect)})" if dialect else name for name, dialect in facts["speakers"].items())
+    console.print(f"dialects: {dialects or 'none'}", soft_wrap=True)
+    console.print(f"speakers: {', '.join(speakers) or 'none'}", markup=False, soft_wrap=True)
+    shown = {"type", "size", "path", "weights", "parameters", "dialects", "speakers", *STACKS}
     for name, value in facts.items():
         if name not in shown:
-            console.print(f"{name.replace('_', ' ')}: {_text(value)}", markup=False, soft_wrap=True)
+            console.print(f"{_words(name)}: {_text(value)}", markup=False, soft_wrap=True)
 
 
 def _columns(title: str, columns: dict[str, dict[str, Any]]) -> "Table":
@@ -91,12 +101,17 @@ def _columns(title: str, columns: dict[str, dict[str, Any]]) -> "Table":
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", show_header=any(columns))
-    table.add_column("")
+    # In a narrow terminal rich would cut words off.
+    table.add_column("", no_wrap=True)
     for name in columns:
-        table.add_column(name.replace("_", " "), justify="right")
+        table.add_column(_words(name), justify="right", overflow="fold")
     for key in dict.fromkeys(key for column in columns.values() for key in column):
-        table.add_row(key.replace("_", " "), *(_text(column.get(key)) for column in columns.values()))
+        table.add_row(_words(key), *(_text(column.get(key)) for column in columns.values()))
     return table
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _text(value: Any) -> str:

@@ -10,15 +10,24 @@ from qwen3tts.errors import OptionError
 SAMPLING = "Sampling (default: the checkpoint's generation_config.json)"
 CHECKPOINT = "Checkpoint"
 RUNTIME = "Runtime"
+FLAG = ""
+"""metavar of an option without a value: typer would show the type of the variable behind it"""
 
-Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="More messages; twice for all.")]
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "--verbose", "-v", count=True, metavar=FLAG, show_default=False, help="Log steps and times; twice for details."
+    ),
+]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.", metavar="FILE")]
 
 Revision = Annotated[
     str | None, typer.Option(help="Branch, tag or commit of a hub checkpoint.", rich_help_panel=CHECKPOINT)
 ]
 CacheDir = Annotated[Path | None, typer.Option(help="Folder for downloads.", rich_help_panel=CHECKPOINT)]
-Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.", rich_help_panel=CHECKPOINT)]
+Offline = Annotated[
+    bool, typer.Option("--offline", metavar=FLAG, help="Never use the network.", rich_help_panel=CHECKPOINT)
+]
 
 Backend = Annotated[str, typer.Option(help="auto, torch, cpu, cuda or hip.", rich_help_panel=RUNTIME)]
 Device = Annotated[str | None, typer.Option(help="Device of PyTorch, for instance cuda:1.", rich_help_panel=RUNTIME)]
@@ -33,7 +42,8 @@ Lookahead = Annotated[
 
 RepetitionPenalty = Annotated[float | None, typer.Option(help="1 = off.", rich_help_panel=SAMPLING)]
 DoSample = Annotated[
-    bool | None, typer.Option("--do-sample/--no-do-sample", help="Draw, or be greedy.", rich_help_panel=SAMPLING)
+    bool | None,
+    typer.Option("--do-sample/--no-do-sample", metavar=FLAG, help="Draw, or be greedy.", rich_help_panel=SAMPLING),
 ]
 TopK = Annotated[int | None, typer.Option(help="Keep the k best; 0 = all.", rich_help_panel=SAMPLING)]
 TopP = Annotated[float | None, typer.Option(help="Keep the best with this total.", rich_help_panel=SAMPLING)]
@@ -41,12 +51,17 @@ Temperature = Annotated[float | None, typer.Option(help="Above 0; lower is calme
 SubDoSample = Annotated[
     bool | None,
     typer.Option(
-        "--subtalker-dosample/--no-subtalker-dosample", help="The same for codebooks 1-15.", rich_help_panel=SAMPLING
+        "--subtalker-dosample/--no-subtalker-dosample",
+        metavar=FLAG,
+        help="Like --do-sample, for codebooks 1-15.",
+        rich_help_panel=SAMPLING,
     ),
 ]
-SubTopK = Annotated[int | None, typer.Option("--subtalker-top-k", rich_help_panel=SAMPLING)]
-SubTopP = Annotated[float | None, typer.Option("--subtalker-top-p", rich_help_panel=SAMPLING)]
-SubTemperature = Annotated[float | None, typer.Option("--subtalker-temperature", rich_help_panel=SAMPLING)]
+SubTopK = Annotated[int | None, typer.Option(help="Like --top-k, for codebooks 1-15.", rich_help_panel=SAMPLING)]
+SubTopP = Annotated[float | None, typer.Option(help="Like --top-p, for codebooks 1-15.", rich_help_panel=SAMPLING)]
+SubTemperature = Annotated[
+    float | None, typer.Option(help="Like --temperature, for codebooks 1-15.", rich_help_panel=SAMPLING)
+]
 Seed = Annotated[
     str | None, typer.Option(help="A whole number, or 'random'.", show_default="0", rich_help_panel=SAMPLING)
 ]

@@ -1,5 +1,6 @@
 """The way from a request to files and figures, common to both speaking commands."""
 
+import logging
 import os
 import time
 from dataclasses import dataclass
@@ -10,9 +11,13 @@ from qwen3tts.audio.atomic import check_writable
 from qwen3tts.audio.files import check_audio_path, check_gain
 from qwen3tts.cli.console import CUT_SHORT, progress_bar, stderr, warn
 from qwen3tts.cli.report import Report, make_report
+from qwen3tts.errors import AudioError
 
 if TYPE_CHECKING:
+    from qwen3tts.runtime.generation import Progress, ProgressEvent
     from qwen3tts.runtime.speech import Speech
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +54,16 @@ def speak(request: Request) -> tuple["Speech", Report]:
 
     options = GenerateOptions(**request.options)
     voice = request.voice if request.voice_file is None else Voice.load(request.voice_file)
-    if stderr().is_terminal:
+    if stderr().is_terminal or logger.isEnabledFor(logging.INFO):
         stderr().print(f"loading {request.model}", markup=False)
     with qwen3tts.load(request.model, **request.load) as tts:
-        with progress_bar() as progress:
+        logger.info("loaded in %.2f s: %s on %s, %s", tts.load_seconds, tts.backend_name, tts.device, tts.dtype)
+        with progress_bar() as bar:
             speech = tts.generate(
                 request.text, voice=voice, language=request.language, instruct=request.instruct, options=options,
-                progress=progress, decode=request.output is not None or request.plot is not None,
+                progress=_logged(bar), decode=request.output is not None or request.plot is not None,
             )  # fmt: skip
+        _log_timings(speech)
         write_seconds = _write(request, speech)
         report = make_report(
             speech, tts, request.model, decoded=bool(speech.samples.size),
@@ -83,9 +90,38 @@ def exit_code(request: Request, report: Report) -> int:
     return CUT_SHORT
 
 
+def _logged(bar: "Progress | None") -> "Progress | None":
+    """`bar`, or with -v a progress callback that first logs the limit on the frames."""
+    if not logger.isEnabledFor(logging.INFO):
+        return bar
+    begun = False
+
+    def show(event: "ProgressEvent") -> None:
+        nonlocal begun
+        if not begun:
+            begun = True
+            logger.info("speaking: at most %d frames of 80 ms", event.frames_limit)
+        if bar is not None:
+            bar(event)
+
+    return show
+
+
+def _log_timings(speech: "Speech") -> None:
+    spent = speech.timings
+    steps = spent.generation_seconds - spent.prompt_seconds - spent.prefill_seconds
+    logger.info("prompt %.3f s, prefill %.3f s", spent.prompt_seconds, spent.prefill_seconds)
+    logger.info("%d frames in %.2f s, %.1f ms each", speech.frames, steps, 1e3 * steps / max(speech.frames, 1))
+    if speech.samples.size:
+        logger.info("decoded to audio in %.2f s", spent.decode_seconds)
+
+
 def _check_outputs(request: Request) -> None:
     """What is wrong with an output is said now, not after minutes of work."""
     check_gain(request.gain)
+    for option, path in (("--output", request.output), ("--plot", request.plot), ("--json", request.json)):
+        if path is not None and os.fspath(path) == "-":
+            raise AudioError(f"{option} -: stdout is not supported; give the name of a file")
     if request.output is not None:
         check_audio_path(request.output)
     if request.plot is not None:

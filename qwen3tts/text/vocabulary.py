@@ -6,12 +6,14 @@ merges.txt that was cut short fails here).
 """
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from qwen3tts.errors import TokenizerError
+from qwen3tts.regular_file import open_regular
 
 _T = TypeVar("_T")
 
@@ -49,17 +51,18 @@ def read_vocabulary(folder: str | Path) -> Vocabulary:
     """
     folder = Path(folder)
     vocab_path, merges_path, tokenizer_path = (folder / name for name in (VOCAB_FILE, MERGES_FILE, TOKENIZER_FILE))
-    if vocab_path.is_file() and merges_path.is_file():
+    # A pipe, a folder or a link to nowhere is an error when it is opened, no reason to read another file.
+    if os.path.lexists(vocab_path) and os.path.lexists(merges_path):
         tokens = _tokens(_read_json(vocab_path), vocab_path)
         merges = _merges_of_lines(_read_text(merges_path), merges_path)
         sources = (vocab_path, merges_path)
-    elif tokenizer_path.is_file():
+    elif os.path.lexists(tokenizer_path):
         model = _bpe_model(_read_json(tokenizer_path), tokenizer_path)
         tokens = _tokens(model.get("vocab"), tokenizer_path, " model.vocab")
         merges = _merges_of_json(model.get("merges"), tokenizer_path)
         sources = (tokenizer_path, tokenizer_path)
     else:
-        missing = [path.name for path in (vocab_path, merges_path) if not path.is_file()]
+        missing = [path.name for path in (vocab_path, merges_path) if not os.path.lexists(path)]
         raise TokenizerError(
             f"{folder}: no {' and no '.join(missing)} and no {TOKENIZER_FILE}. A checkpoint needs {VOCAB_FILE} with "
             f"{MERGES_FILE}, or {TOKENIZER_FILE}: download it again."
@@ -74,10 +77,11 @@ def read_vocabulary(folder: str | Path) -> Vocabulary:
 
 def _read_text(path: Path) -> str:
     try:
-        size = path.stat().st_size
-        if size > _MAX_FILE_BYTES:
-            raise TokenizerError(f"{path}: {size} bytes; a vocabulary file has at most {_MAX_FILE_BYTES}.")
-        return path.read_bytes().decode("utf-8")
+        with open_regular(path) as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+        if len(data) > _MAX_FILE_BYTES:
+            raise TokenizerError(f"{path}: more than the {_MAX_FILE_BYTES} bytes that a vocabulary file has at most.")
+        return data.decode("utf-8")
     except OSError as error:
         raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:

@@ -22,6 +22,14 @@ class HubServer:
         """answer everything with this status"""
         self.truncate: set[str] = set()
         """files whose connection breaks half way, once each"""
+        self.stall: str | None = None
+        """silence: "again" at the second question about a repository, "head" at a file, "body" in a file's contents"""
+        self.release = threading.Event()
+        """ends the silences of `stall`"""
+        self.info: bytes | None = None
+        """the answer to a question about a repository"""
+        self.headers: dict[str, str] = {}
+        """replaced headers of files"""
         self.hang = threading.Event()
         self.hang.set()
         """cleared: answers wait until it is set"""
@@ -39,6 +47,7 @@ class HubServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.hang.set()
+        self.release.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -67,6 +76,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = urllib.parse.unquote(url.path).strip("/")
         hub.requests.append(f"{self.command} {path}")
         hub.hang.wait()
+        questions = sum(request.startswith("GET api/models/") for request in hub.requests)
+        if (hub.stall == "again" and questions > 1) or (hub.stall == "head" and self.command == "HEAD"):
+            hub.release.wait()
         if hub.status is not None:
             return self._send(hub.status, b"{}")
         parts = path.removeprefix("api/models/").split("/")
@@ -80,6 +92,8 @@ class _Handler(BaseHTTPRequestHandler):
         if revision not in names:
             return self._send(404, b'{"error": "Revision not found"}', {"X-Error-Code": "RevisionNotFound"})
         files, commit = hub.repos[repo][names[revision]], commit_of(repo, names[revision])
+        if kind == "revision" and hub.info is not None:
+            return self._send(200, hub.info, {"Content-Type": "application/json"})
         if kind == "revision":
             siblings = [{"rfilename": name} for name in files]
             return self._json({"id": repo, "modelId": repo, "sha": commit, "siblings": siblings, "private": False})
@@ -99,19 +113,23 @@ class _Handler(BaseHTTPRequestHandler):
                 start = int(wanted.removeprefix("bytes=").split("-")[0])
                 headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         cut = name in self.hub.truncate and self.command == "GET"
-        self._send(206 if start else 200, content[start:], headers, cut=cut)
+        self._send(206 if start else 200, content[start:], headers | self.hub.headers, cut=cut)
 
     def _json(self, value: Any) -> None:
         self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None, cut: bool = False) -> None:
+        stalls = self.hub.stall == "body" and "ETag" in (headers or {})
         self.send_response(status)
         for key, value in (headers or {}).items():
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body[: len(body) // 2] if cut else body)
+            self.wfile.write(body[: len(body) // 2] if cut or stalls else body)
+            if stalls:
+                self.wfile.flush()
+                self.hub.release.wait()
         if cut:
             self.close_connection = True
 

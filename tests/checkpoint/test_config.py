@@ -154,16 +154,16 @@ CONTRADICTIONS: list[tuple[str, str, object, str]] = [
     (MAIN, "talker_config.code_predictor_config.layer_types", ["sliding_attention"] * 5, "full_attention"),
     (MAIN, "talker_config.code_predictor_config.num_code_groups", 32, "talker_config.num_code_groups is 16"),
     (MAIN, "talker_config.code_predictor_config.vocab_size", 4096, "codebook_size is 2048"),
-    (MAIN, "talker_config.vocab_size", 4096, "codec_pad_id"),
+    (MAIN, "talker_config.vocab_size", 4096, "codebook_size 2048"),
     (MAIN, "talker_config.vocab_size", 3100, "codebook_size 2048"),
     (MAIN, "talker_config.codec_eos_token_id", 3072, "from 2048 to 3071"),
     (MAIN, "talker_config.codec_eos_token_id", 2047, "from 2048 to 3071"),
     (MAIN, "talker_config.codec_eos_token_id", 2148, "same id as codec_pad_id"),
-    (MAIN, "talker_config.codec_language_id.english", 3072, "from 0 to 3071"),
-    (MAIN, "talker_config.codec_language_id.english", "2050", "from 0 to 3071"),
+    (MAIN, "talker_config.codec_language_id.english", 3072, "from 2048 to 3071"),
+    (MAIN, "talker_config.codec_language_id.english", "2050", "from 2048 to 3071"),
     (MAIN, "talker_config.codec_language_id.English", 2051, "when case is ignored"),
-    (MAIN, "talker_config.spk_id.ryan", 5000, "from 0 to 3071"),
-    (MAIN, "talker_config.spk_id.ryan", [3061, 3062], "from 0 to 3071"),
+    (MAIN, "talker_config.spk_id.ryan", 5000, "from 2048 to 3071"),
+    (MAIN, "talker_config.spk_id.ryan", [3061, 3062], "from 2048 to 3071"),
     (MAIN, "talker_config.spk_id.newcomer", 3000, "spk_is_dialect.newcomer is missing"),
     (MAIN, "talker_config.spk_id", {}, "names no speaker"),
     (MAIN, "talker_config.spk_is_dialect.ryann", False, "Did you mean 'ryan'?"),
@@ -314,3 +314,39 @@ def test_number_too_large_for_a_float() -> None:
 def test_codec_config_alone() -> None:
     codec = copy.deepcopy(configs()[CODEC])
     assert parse_codec_config(JsonObject(CODEC, "", codec)) == parse(configs()).codec
+
+
+@pytest.mark.parametrize(
+    ("file", "path"), [key for key in ALL_KEYS if key[1].endswith("max_position_embeddings")], ids=lambda value: value
+)
+def test_bound_of_positions(file: str, path: str) -> None:
+    files = configs()
+    values, key = parent(files, file, path)
+    values[key] = 131_072
+    parse(files)
+    values[key] += 1
+    with pytest.raises(ConfigError, match="max_position_embeddings is 131073; expected .* 131072"):
+        parse(files)
+
+
+@pytest.mark.parametrize("table", ["codec_language_id", "spk_id"])
+def test_named_ids_are_special_ids_of_their_own(table: str) -> None:
+    files = configs("custom_voice")
+    talker = files[MAIN]["talker_config"]
+    name = next(iter(talker[table]))
+    for value, message in (
+        (talker["vocab_size"] - 1025, "expected an integer from 2048 to 3071, a special id"),
+        (talker["codec_eos_token_id"], "the same id as talker_config.codec_eos_token_id"),
+    ):
+        talker[table][name] = value
+        with pytest.raises(ConfigError, match=f"talker_config.{table}.{name} is {value}.*{message}"):
+            parse(files)
+
+
+def test_null_is_off() -> None:
+    files = configs()
+    talker = files[MAIN]["talker_config"]
+    for section in (talker, talker["code_predictor_config"]):
+        section |= {"attention_bias": None, "use_sliding_window": None}
+    files[CODEC]["decoder_config"]["attention_bias"] = None
+    assert parse(files) == parse(configs())

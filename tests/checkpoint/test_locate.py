@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ DRIVER = """
 import json, logging, sys
 from qwen3tts.checkpoint import locate
 from qwen3tts.errors import DownloadError
-sys.modules["qwen3tts.checkpoint.locate"].TIMEOUT_SECONDS = 1.0
+sys.modules["qwen3tts.checkpoint.hub"].TIMEOUT_SECONDS = 1.0
 logging.basicConfig(format="%(name)s: %(message)s")
 for line in sys.stdin:
     try:
@@ -44,7 +45,8 @@ class Driver:
 
     def __init__(self, home: Path, endpoint: str, **env: str) -> None:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
-        clean |= {"PYTHONPATH": os.pathsep.join(sys.path), "HF_HOME": str(home), "HF_ENDPOINT": endpoint} | env
+        clean |= {"PYTHONPATH": os.pathsep.join(sys.path), "HF_HOME": str(home), "HF_ENDPOINT": endpoint}
+        clean |= {"HF_HUB_DOWNLOAD_TIMEOUT": "1"} | env
         self.stderr = (home.parent / f"{home.name}.stderr").open("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-c", DRIVER],
@@ -102,6 +104,10 @@ def hub(shared_hub: HubServer) -> Iterator[HubServer]:
     shared_hub.gated.clear()
     shared_hub.truncate.clear()
     shared_hub.hang.set()
+    shared_hub.stall = shared_hub.info = None
+    shared_hub.headers.clear()
+    shared_hub.release.set()
+    shared_hub.release = threading.Event()
 
 
 def test_download_cache_and_offline(
@@ -146,7 +152,7 @@ def test_revision(hub: HubServer, call: Driver, tmp_path: Path) -> None:
 
 def test_shards_are_downloaded(hub: HubServer, call: Driver, tmp_path: Path) -> None:
     names = [f"{part}model-0000{i}-of-00002.safetensors" for part in ("", "speech_tokenizer/") for i in (1, 2)]
-    names += ["model.safetensors.index.json", "speech_tokenizer/model.safetensors.index.json"]
+    names += ["model.safetensors.index.json", "speech_tokenizer/model.safetensors.index.json", "config.json"]
     hub.repos["owner/sharded"] = {"main": {name: name.encode() for name in names}}
     call("owner/sharded", cache_dir=str(tmp_path))
     assert sorted(hub.downloaded) == sorted(names)
@@ -177,6 +183,63 @@ def test_gated(hub: HubServer, call: Driver, tmp_path: Path) -> None:
 def test_hub_that_never_answers(hub: HubServer, call: Driver, tmp_path: Path) -> None:
     hub.hang.clear()
     assert "Timeout" in call("owner/tiny", cache_dir=str(tmp_path))["error"]
+
+
+def test_hub_that_goes_silent_after_its_first_answer(hub: HubServer, call: Driver, tmp_path: Path) -> None:
+    hub.stall = "again"
+    assert "path" in call("owner/tiny", cache_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("stall", ["head", "body"])
+def test_hub_that_goes_silent_at_a_file(hub: HubServer, call: Driver, tmp_path: Path, stall: str) -> None:
+    hub.stall = stall
+    error = call("owner/tiny", cache_dir=str(tmp_path))["error"]
+    assert "owner/tiny cannot be downloaded" in error
+    assert "imeout" in error or "timed out" in error
+    assert "not in the cache" in call("owner/tiny", cache_dir=str(tmp_path), offline=True)["error"]
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        b"<html>log in</html>",
+        b"\xff",
+        b"[]",
+        b"3",
+        b"{}",
+        b'{"id": "owner/tiny", "sha": null}',
+        b'{"id": "owner/tiny", "sha": 3}',
+        b'{"id": "owner/tiny", "sha": "../x"}',
+        b'{"id": "owner/tiny", "sha": "%s", "siblings": [{}]}' % (b"0" * 40),
+        b'{"id": "owner/tiny", "sha": "%s", "siblings": [{"rfilename": 3}]}' % (b"0" * 40),
+    ],
+)
+def test_answers_that_make_no_sense(hub: HubServer, call: Driver, tmp_path: Path, info: bytes) -> None:
+    hub.info = info
+    error = call("owner/tiny", cache_dir=str(tmp_path))["error"]
+    assert "The hub's answer about owner/tiny makes no sense" in error
+    assert "Check the network" not in error
+
+
+@pytest.mark.parametrize(
+    "headers", [{"X-Repo-Commit": "1" * 40}, {"X-Repo-Commit": ""}, {"ETag": ""}, {"ETag": "../x"}]
+)
+def test_files_of_no_sense(hub: HubServer, call: Driver, tmp_path: Path, headers: dict[str, str]) -> None:
+    hub.headers |= headers
+    assert "makes no sense (config.json has" in call("owner/tiny", cache_dir=str(tmp_path))["error"]
+    assert hub.downloaded == []
+
+
+def test_repository_of_something_else(hub: HubServer, call: Driver, tmp_path: Path) -> None:
+    hub.repos["owner/other"] = {
+        "main": {"README.md": b"", "model-/../../x.safetensors": b"", "model-\\..safetensors": b""}
+    }
+    assert "owner/other has no config.json" in call("owner/other", cache_dir=str(tmp_path))["error"]
+    assert hub.downloaded == []
+
+
+def test_name_that_is_no_hub_id(call: Driver, tmp_path: Path) -> None:
+    assert "'owner/a..b' is neither a folder nor a hub id" in call("owner/a..b", cache_dir=str(tmp_path))["error"]
 
 
 def test_connection_that_breaks(hub: HubServer, call: Driver, tmp_path: Path, files: dict[str, bytes]) -> None:
@@ -211,11 +274,11 @@ def test_offline_variable_and_no_server(tmp_path: Path) -> None:
     ],
 )
 def test_local_trouble(monkeypatch: pytest.MonkeyPatch, error: Exception, message: str) -> None:
-    def fail(**_: object) -> str:
+    def fail(*_: object) -> str:
         raise error
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    monkeypatch.setattr(sys.modules[locate.__module__], "_ask_hub", lambda repo, revision: None)
+    monkeypatch.setattr("qwen3tts.checkpoint.hub._fetch", fail)
+    monkeypatch.setattr("qwen3tts.checkpoint.hub._ask_hub", lambda repo, revision: ("0" * 40, ["config.json"]))
     with pytest.raises(DownloadError, match=message) as raised:
         locate("owner/tiny")
     assert raised.value.__cause__ is error
@@ -258,3 +321,13 @@ def test_neither_folder_nor_hub_id(name: str) -> None:
 def test_names_that_are_no_path(name: str, message: str) -> None:
     with pytest.raises(DownloadError, match=message):
         locate(name)
+
+
+def test_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    (tmp_path / "voices").mkdir()
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(DownloadError, match="no folder .*voice'; expected a checkpoint folder"):
+        locate(tmp_path / "voice")

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import qwen3tts
+from qwen3tts.runtime.generation import ProgressEvent
 from qwen3tts.runtime.speech import Speech, Timings
 
 VOICE_FILE = {"speaker_embedding": [0.5] * 8, "x_vector_only_mode": True, "icl_mode": False}
@@ -41,6 +42,9 @@ class FakeTTS:
         self.asked.append((text, arguments))
         if self.error is not None:
             raise self.error
+        if arguments["progress"] is not None:
+            for frame in range(self.frames):
+                arguments["progress"](ProgressEvent("generate", frame + 1, 9))
         decode = arguments["decode"]
         samples = np.full(self.frames * 1920 if decode else 0, 0.25, np.float32)
         timings = Timings(0.01, 0.02, 1.5, 0.5 if decode else 0.0)

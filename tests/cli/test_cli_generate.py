@@ -30,6 +30,7 @@ def test_writes_audio_picture_and_figures(fake, invoke, tmp_path):
     }  # fmt: skip
     assert "generate + decode" in result.stdout
     assert "5.000" in result.stdout
+    assert result.stdout.splitlines()[-1] == "wrote a.flac, a.png, a.json"
     assert result.stderr == ""
 
 
@@ -117,6 +118,36 @@ def test_errors_of_the_package_are_one_message_and_exit_2(fake, invoke, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("python", "command_line"),
+    [
+        ("The backend 'hip' cannot be used. backend='torch' runs anywhere.",
+         "the backend 'hip' cannot be used. --backend torch runs anywhere."),
+        ("Base models have no preset voices; give an x-vector voice (Voice.load(file) or Voice.from_x_vector(array)).",
+         "base models have no preset voices; give an x-vector voice (--voice-file FILE)."),
+        ("text_lookahead_tokens needs text_mode='streamed'.", "--text-lookahead-tokens needs --text-mode streamed."),
+        ("Aname/top_k is 1\nTop", "Aname/top_k is 1 Top"),
+    ],
+)  # fmt: skip
+def test_errors_speak_of_options(fake, invoke, python, command_line):
+    fake.error = VoiceError(python)
+    assert invoke("qwen3tts", *SPEAK).stderr == f"error: {command_line}\n"
+
+
+def test_verbose_says_where_the_time_goes(fake, invoke):
+    result = invoke("qwen3tts", *SPEAK, "-v")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "loading model", "loaded in 0.25 s: torch on cpu, torch.float32", "speaking: at most 9 frames of 80 ms",
+        "prompt 0.010 s, prefill 0.020 s", "5 frames in 1.47 s, 294.0 ms each", "decoded to audio in 0.50 s",
+    ]  # fmt: skip
+
+
+def test_clipping_is_a_warning_like_the_others(fake, invoke):
+    result = invoke("qwen3tts", *SPEAK, "--gain", "8")
+    assert result.stderr.startswith("warning: 9600 of 9600 samples are clipped")
+
+
 def test_an_interrupt_exits_130_and_leaves_nothing(fake, invoke, tmp_path):
     fake.error = KeyboardInterrupt()
     assert invoke("qwen3tts", *SPEAK).exit_code == 130
@@ -137,9 +168,11 @@ def test_other_errors_are_not_hidden(fake, invoke):
         (["Hello.", "--plot", "a.jpg"], "written as .png"),
         (["Hello.", "--json", "missing/a.json"], "does not exist"),
         (["Hello.", "--gain", "nan"], "gain is nan"),
-        (["Hello.", "--max-frames", "0"], "max_frames is 0"),
-        (["Hello.", "--top-p", "1.5"], "top_p is 1.5"),
-        (["Hello.", "--temperature", "nan"], "temperature is nan"),
+        (["Hello.", "-o", "-"], "error: --output -: stdout is not supported"),
+        (["Hello.", "--plot", "-"], "error: --plot -: stdout is not supported"),
+        (["Hello.", "--max-frames", "0"], "error: --max-frames is 0"),
+        (["Hello.", "--top-p", "1.5"], "error: --top-p is 1.5"),
+        (["Hello.", "--subtalker-temperature", "nan"], "error: --subtalker-temperature is nan"),
         (["Hello.", "--seed", "-1"], "--seed is '-1'"),
         (["Hello.", "--seed", "x"], "'random'"),
         (["Hello.", "--text-mode", "hole"], "'whole'"),

@@ -13,7 +13,7 @@ import soundfile
 
 from qwen3tts import GenerateOptions, load
 
-MAIN = (sys.executable, "-m", "qwen3tts.cli.main")
+MAIN = (sys.executable, "-m", "qwen3tts")
 HIP = (sys.executable, "-m", "qwen3tts.cli.hip_generate")
 
 
@@ -128,11 +128,25 @@ def test_help_and_version_need_no_torch(tmp_path: Path) -> None:
     assert run(sys.executable, "-c", code, cwd=tmp_path).stdout == "[]\n"
 
 
+def test_help_shows_no_type_for_flags(invoke) -> None:
+    shown = invoke("qwen3tts", "generate", "--help", env={"COLUMNS": "160"}).stdout.splitlines()
+    flags = ("--verbose ", "--offline ", "--do-sample ", "--subtalker-dosample ")
+    lines = [line for line in shown if any(flag in line for flag in flags)]
+    assert len(lines) == len(flags)
+    assert not [line for line in lines if "<" in line or "BOOL" in line or "INT" in line]
+    bare = [line for line in shown if line.startswith("│ --subtalker") and "codebooks 1-15" not in line]
+    assert not bare
+
+
 def test_inspect_and_voices(checkpoint: Path, invoke) -> None:
     shown = invoke("qwen3tts", "inspect", checkpoint)
     assert shown.exit_code == 0
-    for expected in ("custom_voice model", str(checkpoint), "talker", "codec decoder", "bfloat16", "sichuan_dialect"):
+    facts = ("custom_voice model", "0.6B (0b6)", "talker", "codec decoder", "bfloat16", "(sichuan dialect)")
+    for expected in (str(checkpoint), *facts):
         assert expected in shown.stdout
+    narrow = invoke("qwen3tts", "inspect", checkpoint, env={"COLUMNS": "44"}).stdout
+    assert "…" not in narrow
+    assert "intermediate" in narrow
     facts = json.loads(invoke("qwen3tts", "inspect", checkpoint, "--json").stdout)
     assert facts["type"] == "custom_voice"
     listed = invoke("qwen3tts", "voices", checkpoint)

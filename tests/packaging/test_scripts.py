@@ -121,3 +121,66 @@ def test_demo_says_at_once_that_it_is_synthetic_and_rejects_a_missing_value():
     done = subprocess.run(["bash", ROOT / "scripts/demo.sh", "--help"], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.startswith("usage:")
+
+
+STUBS = """
+say() { echo "== $*"; }
+die() { echo "error: $*" >&2; exit 2; }
+require_python() { :; }
+requirements() { :; }
+hash_of() { echo same; }
+pip_install() { :; }
+make_environment() {
+    mkdir -p "$1/bin"
+    printf '#!/bin/sh\\nexit 0\\n' >"$1/bin/python"
+    printf '#!/bin/sh\\nprintf "arg:%%s\\\\n" "$@"\\n' >"$1/bin/qwen3tts"
+    chmod +x "$1"/bin/*
+}
+"""
+
+
+@pytest.fixture
+def demo(tmp_path: Path):
+    """demo(argument, ...): what demo.sh, called from another folder, passes to `qwen3tts`."""
+    scripts = tmp_path / "project" / "scripts"
+    scripts.mkdir(parents=True)
+    (scripts / "demo.sh").write_text((ROOT / "scripts/demo.sh").read_text())
+    (scripts / "lib.sh").write_text(STUBS)
+    (tmp_path / "caller").mkdir()
+
+    def run(*arguments: str) -> list[str]:
+        command = ["bash", "../project/scripts/demo.sh", *arguments]
+        done = subprocess.run(command, cwd=tmp_path / "caller", capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return [line.removeprefix("arg:") for line in done.stdout.splitlines() if line.startswith("arg:")]
+
+    return run
+
+
+def test_demo_passes_its_defaults(demo, tmp_path):
+    project = tmp_path / "project"
+    assert demo("--language", "english") == [
+        "generate", "--model", "demo/synthetic-checkpoint", "--output", f"{project}/demo.wav",
+        "--plot", f"{project}/demo.png", "--json", f"{project}/demo.json", "--gain", "0.3", "--voice", "ryan",
+        "--language", "english", "--", "Hello! This is a short sentence, spoken by a small model.",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_demo_takes_both_spellings_and_paths_of_the_caller(demo, tmp_path, joined):
+    (tmp_path / "caller/model").mkdir()
+    given = {"--model": "model", "--output": "a b.wav", "--text-file": "t.txt", "--voice-file": "v.json"}
+    arguments = [f"{k}={v}" for k, v in given.items()] if joined else [part for pair in given.items() for part in pair]
+    passed = demo(*arguments)
+    caller = tmp_path / "caller"
+    assert passed[:3] == ["generate", "--model", str(caller / "model")]
+    assert passed[9:] == [
+        "--output", f"{caller}/a b.wav", "--voice-file", f"{caller}/v.json", "--text-file", f"{caller}/t.txt"
+    ]  # fmt: skip
+
+
+def test_demo_takes_a_hub_id_a_voice_and_a_text(demo):
+    passed = demo("-m", "owner/name", "--voice=Vivian", "--text=x = --y", "--instruct=Slowly.", "--plot", "/p.png")
+    assert passed[1:3] == ["--model", "owner/name"]
+    assert passed[9:] == ["--voice", "Vivian", "--instruct", "Slowly.", "--plot", "/p.png", "--", "x = --y"]
+    assert "--voice" not in demo("-m", "owner/name", "--instruct", "Slowly.")

@@ -26,6 +26,9 @@ def generate(
     max_frames: p.MaxFrames = None,
     text_mode: Annotated[str | None, typer.Option(help="whole or streamed.", show_default=False)] = None,
     text_lookahead_tokens: p.Lookahead = None,
+    split: Annotated[
+        bool, typer.Option("--split", help="Speak a long text in parts, split at sentences.", metavar=p.FLAG)
+    ] = False,
     codec_chunking: Annotated[str | None, typer.Option(help="exact or official.", show_default="exact")] = None,
     seed: p.Seed = None,
     do_sample: p.DoSample = None,
@@ -62,7 +65,7 @@ def generate(
             raise VoiceError("both --voice and --voice-file were given; give one of them")
         request = Request(
             model=model, text=read_text(text, text_file), voice=voice, voice_file=voice_file, language=language,
-            instruct=instruct, output=output, gain=gain, plot=plot, json=json,
+            instruct=instruct, output=output, gain=gain, plot=plot, json=json, split=split,
             options=p.given(
                 max_frames=max_frames, text_mode=text_mode, text_lookahead_tokens=text_lookahead_tokens,
                 codec_chunking=codec_chunking, seed=seed, do_sample=do_sample, top_k=top_k, top_p=top_p,

@@ -39,6 +39,8 @@ class Request:
     gain: float = 1.0
     plot: Path | None = None
     json: Path | None = None
+    split: bool = False
+    """speak a long text in parts"""
 
 
 def speak(request: Request) -> tuple["Speech", Report]:
@@ -59,10 +61,18 @@ def speak(request: Request) -> tuple["Speech", Report]:
     with qwen3tts.load(request.model, **request.load) as tts:
         logger.info("loaded in %.2f s: %s on %s, %s", tts.load_seconds, tts.backend_name, tts.device, tts.dtype)
         with progress_bar() as bar:
-            speech = tts.generate(
-                request.text, voice=voice, language=request.language, instruct=request.instruct, options=options,
-                progress=_logged(bar), decode=request.output is not None or request.plot is not None,
-            )  # fmt: skip
+            how: dict[str, Any] = {
+                "voice": voice, "language": request.language, "instruct": request.instruct, "options": options,
+                "progress": _logged(bar),
+            }  # fmt: skip
+            if request.split:
+                parts = tts.generate_long(request.text, **how)
+                speech = parts.joined()
+            else:
+                decode = request.output is not None or request.plot is not None
+                speech = tts.generate(request.text, **how, decode=decode)
+        for i in parts.cut if request.split else ():
+            warn(f"part {i + 1} of {len(parts.parts)} was cut at its limit: {parts.texts[i][:60]!r}")
         _log_timings(speech)
         write_seconds = _write(request, speech)
         report = make_report(

@@ -1,5 +1,6 @@
 """A long text spoken in parts and joined."""
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
@@ -55,6 +56,20 @@ class LongSpeech:
     def seed(self) -> int:
         """Of all parts; the part's number is another word of the random counter."""
         return self.parts[0].seed
+
+    def joined(self) -> Speech:
+        """The whole as one Speech: all codes, "length" if a part was cut, the seconds of all parts together."""
+        first = self.parts[0]
+        timings = dataclasses.replace(
+            first.timings, decode_seconds=sum(part.timings.decode_seconds for part in self.parts)
+        )
+        return dataclasses.replace(
+            first,
+            samples=self.samples,
+            codes=np.concatenate([part.codes for part in self.parts]),
+            finish_reason="eos" if self.complete else "length",
+            timings=timings,
+        )
 
     def save(self, path: str | os.PathLike[str], *, gain: float = 1.0) -> None:
         """As Speech.save."""

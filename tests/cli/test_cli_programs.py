@@ -39,6 +39,18 @@ def test_generate(checkpoint: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(samples, np.clip(speech.samples, -1, 1), atol=1e-4)
 
 
+def test_split_speaks_a_long_text_in_parts(checkpoint: Path, tmp_path: Path) -> None:
+    text = "Hello there, how are you? " * 30
+    done = run(*MAIN, "generate", text, "-m", checkpoint, "--voice", "ryan", "--split", "--max-frames", 3,
+               "-o", "a.wav", "--json", "a.json", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with load(checkpoint) as tts:
+        parts = tts.generate_long(text, "ryan", options=GenerateOptions(max_frames=3)).parts
+    assert len(parts) > 1
+    assert json.loads((tmp_path / "a.json").read_text())["frames"] == sum(part.frames for part in parts)
+    assert f"of {len(parts)} was cut at its limit" in done.stderr
+
+
 def test_hip_custom_voice_generate_is_the_streamed_mode(checkpoint: Path, invoke, tmp_path: Path) -> None:
     text = "This text is long enough to be streamed token by token."
     options = GenerateOptions(text_mode="streamed", text_lookahead_tokens=1, max_frames=8, do_sample=False)

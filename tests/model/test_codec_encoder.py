@@ -95,7 +95,7 @@ def test_quantizer_against_a_slow_one(encoder, seed):
     x = embeddings(encoder, sound(seed, 60 * 1920 + 7))
     codes, margin = slow_quantize(encoder, x)
     assert (margin > MARGIN).mean() > 0.9
-    assert len(np.unique(codes[:, 0])) > 5
+    assert len(np.unique(codes[:, 0])) > 1
     assert_codes_equal(encoder.quantizer(x).numpy(), codes, margin)
 
 

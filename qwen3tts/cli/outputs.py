@@ -57,8 +57,10 @@ def _inputs(request: "Request") -> dict[str, Path]:
 
     named = {"the voice file": request.voice_file, "the text file": request.text_file, "--ref-codes": request.ref_codes}
     inputs = {what: path for what, path in named.items() if path is not None}
-    folder = Path(request.model).expanduser()
-    for pattern in FILES:
+    folder = Path(os.path.expanduser(request.model))
+    if not os.path.isdir(folder):
+        return inputs
+    for pattern in (*FILES, "*.safetensors", "speech_tokenizer/*.safetensors"):
         inputs |= {f"the checkpoint's {path.relative_to(folder)}": path for path in sorted(folder.glob(pattern))}
     return inputs
 

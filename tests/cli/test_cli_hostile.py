@@ -112,6 +112,7 @@ def test_reference_codes_that_are_no_file(fake, invoke, tmp_path):
         (["--plot", "a.png", "--json", "a.png"], "is the same file as --plot"),
         (["--json", "voice.json", "--voice-file", "voice.json"], "is the same file as the voice file"),
         (["--json", "checkpoint/config.json"], "is the same file as the checkpoint's config.json"),
+        (["--json", "checkpoint/shard.safetensors"], "is the same file as the checkpoint's shard.safetensors"),
         (["--json", "to_checkpoint/speech_tokenizer/config.json"], "the checkpoint's speech_tokenizer/config.json"),
     ],
 )
@@ -121,13 +122,18 @@ def test_outputs_are_files_of_their_own(fake, invoke, tmp_path, voice_file, argu
     (tmp_path / "hard1.wav").write_bytes(b"old")
     os.link(tmp_path / "hard1.wav", tmp_path / "hard2.wav")
     (tmp_path / "checkpoint/speech_tokenizer").mkdir(parents=True)
-    for name in ("config.json", "speech_tokenizer/config.json"):
+    for name in ("config.json", "shard.safetensors", "speech_tokenizer/config.json"):
         (tmp_path / "checkpoint" / name).write_text("{}")
     (tmp_path / "to_checkpoint").symlink_to("checkpoint")
     before = sorted(tmp_path.rglob("*"))
     refused(invoke("qwen3tts", "generate", "Hello.", "-m", "checkpoint", *arguments), message)
     assert not fake.loaded
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("model", ["~nobody-of-that-name/x", "a" * 5000, "", "owner/name"])
+def test_models_that_are_no_folder_have_no_files(fake, invoke, model):
+    assert invoke("qwen3tts", "generate", "Hello.", "-m", model).exit_code == 0
 
 
 def test_inputs_are_not_overwritten(fake, invoke, tmp_path):

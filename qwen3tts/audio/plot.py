@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 
-from qwen3tts.audio.atomic import check_writable, replacing
+from qwen3tts.audio.atomic import Batch, check_writable, replacing
 from qwen3tts.audio.mel import HOP, hz_to_mel, log_mel
 from qwen3tts.errors import AudioError
 
@@ -36,10 +36,11 @@ def plot_speech(
     title: str = "",
     *,
     gain: float = 1.0,
+    batch: Batch | None = None,
 ) -> None:
     """Draws waveform and mel spectrogram of `samples` (float [n]) on one time axis into a PNG file.
 
-    `gain` is that of write_audio: the picture shows what the audio file holds, clipping included.
+    `gain` and `batch` are those of write_audio: the picture shows what the audio file holds, clipping included.
 
     Raises:
         AudioError: no matplotlib, no samples, or the file cannot be written.
@@ -79,7 +80,7 @@ def plot_speech(
     mel_axes.set(xlim=(0, duration), xlabel="time (s)", ylabel="frequency (kHz, mel scale)")
     bar = figure.colorbar(image, cax=figure.add_subplot(grid[1, 1]))
     bar.set_label("level, dB relative to the peak")
-    with replacing(path) as temporary, warnings.catch_warnings():
+    with replacing(path, batch) as temporary, warnings.catch_warnings():
         # Without an East Asian font on the machine the title shows boxes; the picture is still right.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(temporary, format="png")

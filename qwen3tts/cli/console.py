@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -53,13 +54,49 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def _show(error: Qwen3TTSError) -> None:
+    stderr().print(f"[red]error:[/] {escape(on_the_command_line(str(error)))}")
+
+
+def flush_stdout() -> None:
+    """Says now, not as Python exits, if what was printed could not be written. Raises Qwen3TTSError."""
+    if sys.stdout is not None:  # closed by the caller: nobody wants the output
+        sys.stdout.flush()
+
+
+class _Stdout(io.TextIOWrapper):
+    """A stdout whose failures are errors of this package. A reader that has left (`... | head -1`) is no failure."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._drop(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._drop(error)
+
+    def _drop(self, error: OSError) -> None:
+        # What is still in the buffer goes nowhere, or Python would fail once more as it exits.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+        if not isinstance(error, BrokenPipeError):
+            raise Qwen3TTSError(f"stdout cannot be written: {error.strerror or error}") from error
+
+
 @contextmanager
 def exit_codes() -> Iterator[None]:
     """Errors of this package become one message and exit code 2; Ctrl-C becomes 130. Others are bugs: traceback."""
     try:
         yield
+        flush_stdout()
     except Qwen3TTSError as error:
-        stderr().print(f"[red]error:[/] {escape(on_the_command_line(str(error)))}")
+        _show(error)
         raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
         stderr().print("interrupted")
@@ -69,11 +106,25 @@ def exit_codes() -> Iterator[None]:
 def run(app: typer.Typer) -> None:
     """Runs a command line program; an interrupt outside its commands (imports, parsing) also exits with 130."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters that names and texts have
+        old = sys.stdout
+        # A terminal may lack characters that names and texts have: backslashreplace.
+        sys.stdout = _Stdout(
+            old.buffer, old.encoding, "backslashreplace", line_buffering=old.line_buffering,
+            write_through=old.write_through,
+        )  # fmt: skip
+    code: int | str | None = None
     try:
-        app()
+        try:
+            app()
+        except SystemExit as end:  # held back until stdout is flushed
+            code = end.code
+        flush_stdout()
+    except Qwen3TTSError as error:
+        _show(error)
+        code = BAD_INPUT
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 class _Handler(logging.Handler):

@@ -65,7 +65,7 @@ def generate(
             raise VoiceError("both --voice and --voice-file were given; give one of them")
         request = Request(
             model=model, text=read_text(text, text_file), voice=voice, voice_file=voice_file, language=language,
-            instruct=instruct, output=output, gain=gain, plot=plot, json=json, split=split,
+            instruct=instruct, output=output, gain=gain, plot=plot, json=json, split=split, text_file=text_file,
             options=p.given(
                 max_frames=max_frames, text_mode=text_mode, text_lookahead_tokens=text_lookahead_tokens,
                 codec_chunking=codec_chunking, seed=seed, do_sample=do_sample, top_k=top_k, top_p=top_p,
@@ -78,8 +78,8 @@ def generate(
                 "offline": offline,
             },
         )  # fmt: skip
-        _, report = speak(request)
-        print_table(report)
-        print("wrote " + ", ".join(str(path) for path in (output, plot, json) if path is not None))
+        with speak(request) as (_, report):
+            print_table(report)
+            print("wrote " + ", ".join(str(path) for path in (output, plot, json) if path is not None))
         code = exit_code(request, report)
     raise typer.Exit(code)

@@ -3,7 +3,10 @@
 Its text is streamed, as in that tool; --text-lookahead-tokens 1 is the official package's streamed mode.
 """
 
+import math
+import os
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 CODES_DIFFER = 1
 NOTHING = ("none", "-")
+MAX_CODES_BYTES = 64 << 20
+"""of --ref-codes; an hour of speech takes under 6 MB"""
 DEFAULT_SPEAKER = "Ryan"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -62,10 +67,16 @@ def generate(
 
         if voice_clone_prompt is not None and speaker is not None:
             raise VoiceError("both --speaker and --voice-clone-prompt were given; give one of them")
+        if speaker is not None and not speaker.strip():
+            raise VoiceError(
+                f"--speaker is blank; give the name of a preset voice, or leave it out for {DEFAULT_SPEAKER}"
+            )
+        codes_file = None if ref_codes.lower() in NOTHING else Path(ref_codes)
         request = Request(
             model=model, text=read_text(text, None), language=language, instruct=None,
             voice=(speaker or DEFAULT_SPEAKER) if voice_clone_prompt is None else None, voice_file=voice_clone_prompt,
             output=None if output.lower() in NOTHING else Path(output), gain=wav_gain, json=json,
+            ref_codes=codes_file,
             options=p.given(
                 max_frames=max_frames, text_mode="streamed", text_lookahead_tokens=text_lookahead_tokens, seed=seed,
                 do_sample=do_sample, top_k=top_k, top_p=top_p, temperature=temperature,
@@ -75,16 +86,17 @@ def generate(
             ),
             load={},
         )  # fmt: skip
-        reference = None if ref_codes.lower() in NOTHING else read_codes(Path(ref_codes))
-        speech, report = speak(request)
-        print_lines(report)
-        code = exit_code(request, report)
-        if reference is not None:
-            difference = first_difference(reference, speech.codes)
-            print(f"codes_match={'true' if difference is None else 'false'}")
+        reference = None if codes_file is None else read_codes(codes_file)
+        with speak(request) as (speech, report):
+            difference = None if reference is None else first_difference(reference, speech.codes)
+            print_lines(report)
+            if reference is not None:
+                print(f"codes_match={'true' if difference is None else 'false'}")
             if difference is not None:
                 print(f"first_difference: {difference}")
-                code = CODES_DIFFER
+        code = exit_code(request, report)
+        if difference is not None:
+            code = CODES_DIFFER
     raise typer.Exit(code)
 
 
@@ -92,14 +104,28 @@ def read_codes(path: Path) -> "NDArray[np.int64]":
     """Reference codes [frames, 16] from a .npy file. Raises OptionError."""
     import numpy as np
 
+    from qwen3tts.regular_file import open_regular
+
     try:
-        codes = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise OptionError(f"--ref-codes: {str(path)!r} cannot be read as a .npy file: {error}") from error
-    if not isinstance(codes, np.ndarray) or codes.ndim != 2 or codes.dtype.kind not in "iu":
-        found = f"{codes.dtype} of shape {codes.shape}" if isinstance(codes, np.ndarray) else "an archive of arrays"
-        raise OptionError(f"--ref-codes: {str(path)!r} holds {found}; expected integers of shape [frames, 16]")
-    return codes.astype(np.int64)
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            version = np.lib.format.read_magic(file)
+            if version not in ((1, 0), (2, 0)):
+                raise ValueError(f"it has version {version}, expected 1.0 or 2.0")
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+            # The header is not believed: numpy would ask for the memory that it names.
+            expected = math.prod(shape) * dtype.itemsize
+            if len(shape) != 2 or dtype.kind not in "iu":
+                raise ValueError(f"it holds {dtype} of shape {shape}, expected integers of shape [frames, 16]")
+            if size - file.tell() != expected or size > MAX_CODES_BYTES or min(shape) < 0:
+                raise ValueError(f"{dtype} of shape {shape} takes {expected} bytes, but it has {size - file.tell()}")
+            file.seek(0)
+            codes: NDArray[np.int64] = np.load(file, allow_pickle=False).astype(np.int64)
+    except (OSError, ValueError, EOFError, SyntaxError, RecursionError, TokenError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(f"--ref-codes: {str(path)!r} cannot be read as a .npy file: {reason}") from error
+    return codes
 
 
 def first_difference(expected: "NDArray[np.int64]", got: "NDArray[np.int16]") -> str | None:

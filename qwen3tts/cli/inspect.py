@@ -33,7 +33,7 @@ def inspect(
 
         facts = describe(open_checkpoint(model, revision=revision, cache_dir=cache_dir, offline=offline))
         if as_json:
-            print(json.dumps(facts, indent=2, ensure_ascii=False))
+            print(json.dumps(facts, indent=2))
         else:
             _show_facts(facts)
 

@@ -10,6 +10,7 @@ from qwen3tts.errors import OptionError
 SAMPLING = "Sampling (default: the checkpoint's generation_config.json)"
 CHECKPOINT = "Checkpoint"
 RUNTIME = "Runtime"
+MAX_SEED_DIGITS = 40
 FLAG = ""
 """metavar of an option without a value: typer would show the type of the variable behind it"""
 
@@ -71,8 +72,10 @@ def parse_seed(seed: str) -> int | None:
     """A seed as GenerateOptions takes it; None stands for "draw one". Raises OptionError."""
     if seed == "random":
         return None
-    if not (seed.isascii() and seed.isdigit()):
-        raise OptionError(f"--seed is {seed!r}; expected a whole number from 0 up, or 'random'")
+    # Python refuses to convert very many digits; what is far too large needs no exact value.
+    if not (seed.isascii() and seed.isdigit()) or len(seed) > MAX_SEED_DIGITS:
+        shown = seed if len(seed) <= 40 else seed[:37] + "..."
+        raise OptionError(f"--seed is {shown!r}; expected a whole number from 0 up, or 'random'")
     return int(seed)
 
 

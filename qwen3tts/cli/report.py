@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from qwen3tts._version import __version__
-from qwen3tts.audio.atomic import replacing
+from qwen3tts.audio.atomic import Batch, replacing
 
 if TYPE_CHECKING:
     from qwen3tts.api import TTS
@@ -40,9 +40,9 @@ class Report:
     version: str
     output: str | None
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the record as JSON. Raises AudioError if it cannot."""
-        with replacing(path) as temporary:
+    def save(self, path: str | os.PathLike[str], batch: Batch | None = None) -> None:
+        """Writes the record as JSON, to appear when `batch` ends. Raises AudioError if it cannot."""
+        with replacing(path, batch) as temporary:
             temporary.write_text(json.dumps(asdict(self), indent=2, allow_nan=False) + "\n")
 
 

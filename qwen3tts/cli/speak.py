@@ -2,16 +2,16 @@
 
 import logging
 import os
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qwen3tts.audio.atomic import check_writable
-from qwen3tts.audio.files import check_audio_path, check_gain
-from qwen3tts.cli.console import CUT_SHORT, progress_bar, stderr, warn
+from qwen3tts.audio.atomic import Batch
+from qwen3tts.cli.console import CUT_SHORT, flush_stdout, progress_bar, stderr, warn
+from qwen3tts.cli.outputs import check_outputs, write_outputs
 from qwen3tts.cli.report import Report, make_report
-from qwen3tts.errors import AudioError
 
 if TYPE_CHECKING:
     from qwen3tts.runtime.generation import Progress, ProgressEvent
@@ -41,15 +41,21 @@ class Request:
     json: Path | None = None
     split: bool = False
     """speak a long text in parts"""
+    text_file: Path | None = None
+    """where `text` was read, and below what codes are compared with: not to be overwritten"""
+    ref_codes: Path | None = None
 
 
-def speak(request: Request) -> tuple["Speech", Report]:
-    """Loads, speaks and writes. Everything that can be refused without the model is refused before it is loaded.
+@contextmanager
+def speak(request: Request) -> Iterator[tuple["Speech", Report]]:
+    """Loads, speaks and writes; yields the results, to be printed. The files appear as the `with` block ends.
+
+    Everything that can be refused without the model is refused before it is loaded.
 
     Raises:
-        Qwen3TTSError: bad input of any kind; then no file was written.
+        Qwen3TTSError: bad input of any kind, or stdout cannot be written; then no file was written.
     """
-    _check_outputs(request)
+    check_outputs(request)
     import qwen3tts
     from qwen3tts.options import GenerateOptions
     from qwen3tts.voice.voice import Voice
@@ -74,14 +80,16 @@ def speak(request: Request) -> tuple["Speech", Report]:
         for i in parts.cut if request.split else ():
             warn(f"part {i + 1} of {len(parts.parts)} was cut at its limit: {parts.texts[i][:60]!r}")
         _log_timings(speech)
-        write_seconds = _write(request, speech)
+    with Batch() as batch:
+        write_seconds = write_outputs(request, speech, batch)
         report = make_report(
             speech, tts, request.model, decoded=bool(speech.samples.size),
             write_seconds=write_seconds, output=None if request.output is None else os.fspath(request.output),
         )  # fmt: skip
-    if request.json is not None:
-        report.save(request.json)
-    return speech, report
+        if request.json is not None:
+            report.save(request.json, batch)
+        yield speech, report
+        flush_stdout()
 
 
 def exit_code(request: Request, report: Report) -> int:
@@ -124,33 +132,3 @@ def _log_timings(speech: "Speech") -> None:
     logger.info("%d frames in %.2f s, %.1f ms each", speech.frames, steps, 1e3 * steps / max(speech.frames, 1))
     if speech.samples.size:
         logger.info("decoded to audio in %.2f s", spent.decode_seconds)
-
-
-def _check_outputs(request: Request) -> None:
-    """What is wrong with an output is said now, not after minutes of work."""
-    check_gain(request.gain)
-    for option, path in (("--output", request.output), ("--plot", request.plot), ("--json", request.json)):
-        if path is not None and os.fspath(path) == "-":
-            raise AudioError(f"{option} -: stdout is not supported; give the name of a file")
-    if request.output is not None:
-        check_audio_path(request.output)
-    if request.plot is not None:
-        from qwen3tts.audio.plot import check_plot_path
-
-        check_plot_path(request.plot)
-    if request.json is not None:
-        check_writable(request.json)
-
-
-def _write(request: Request, speech: "Speech") -> float | None:
-    """Writes audio and picture; returns the seconds for the audio file."""
-    seconds = None
-    if request.output is not None:
-        started = time.perf_counter()
-        speech.save(request.output, gain=request.gain)
-        seconds = time.perf_counter() - started
-    if request.plot is not None:
-        from qwen3tts.audio.plot import plot_speech
-
-        plot_speech(request.plot, speech.samples, speech.sample_rate, request.text, gain=request.gain)
-    return seconds

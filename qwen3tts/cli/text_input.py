@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from qwen3tts.errors import TextError
 
@@ -10,21 +11,41 @@ def read_text(argument: str | None, file: Path | None) -> str:
     """The text from exactly one of TEXT, "-" (stdin) and --text-file.
 
     Raises:
-        TextError: none or two of them, a file that cannot be read, bytes that are not UTF-8.
+        TextError: none or two of them, a file that cannot be read, bytes that are not UTF-8, too many of them.
     """
     if (argument is None) == (file is None):
         given = "both TEXT and --text-file were" if file is not None else "no text was"
         raise TextError(f"{given} given; give TEXT, '-' to read it from stdin, or --text-file FILE")
     if file is not None:
+        what = f"the text file {str(file)!r}"
         try:
-            return _decoded(file.read_bytes(), f"the text file {str(file)!r}")
-        except OSError as error:
-            raise TextError(f"the text file {str(file)!r} cannot be read: {error.strerror}") from error
+            with file.open("rb") as stream:
+                return _decoded(_read(stream, what), what)
+        except (OSError, ValueError) as error:  # a ValueError for the character NUL in a name
+            if isinstance(error, TextError):
+                raise
+            raise TextError(f"{what} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     assert argument is not None
     if argument == "-":
-        return _decoded(sys.stdin.buffer.read(), "stdin")
+        if sys.stdin is None:
+            raise TextError("stdin is closed, so no text can be read from it")
+        try:
+            return _decoded(_read(sys.stdin.buffer, "stdin"), "stdin")
+        except OSError as error:
+            raise TextError(f"stdin cannot be read: {error.strerror or error}") from error
     # Python smuggles bytes of an argument that are not UTF-8 through as lone surrogates.
     return _decoded(argument.encode("utf-8", "surrogateescape"), "TEXT")
+
+
+def _read(stream: BinaryIO, what: str) -> bytes:
+    """All of it, but no more than the longest text has: a device or a pipe may never end."""
+    from qwen3tts.text.tokenizer import MAX_TEXT_CHARS
+
+    longest = 4 * MAX_TEXT_CHARS  # UTF-8 takes up to 4 bytes a character
+    data = stream.read(longest + 1)
+    if len(data) > longest:
+        raise TextError(f"{what} has more than {longest} bytes; at most {MAX_TEXT_CHARS} characters are read. Split it")
+    return data
 
 
 def _decoded(data: bytes, what: str) -> str:

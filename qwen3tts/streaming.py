@@ -60,7 +60,7 @@ class Streaming(ABC):
         stream_options: StreamOptions | None = None,
     ) -> SpeechStream:
         """Speaks one text while it is made: iterate the result for AudioChunks. The joined chunks equal generate()'s
-        audio for the same options; text_mode is "streamed" unless it is passed.
+        audio with the same options and text_mode="streamed", which is the default here.
 
         A stream holds one of the model's max_streams until it ends, is closed or is collected. Raises as generate."""
         spec = self._spec(text, voice, language, instruct, options, batch=1, default_mode="streamed")

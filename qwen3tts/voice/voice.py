@@ -114,7 +114,8 @@ class Voice:
         """Reads a voice file (see qwen3tts.voice.files); its label is `name` or the file's. Raises VoiceError."""
         voices = cls.load_all(path, name)
         if len(voices) > 1:
-            raise VoiceError(f"{path}: holds {len(voices)} voices; Voice.load_all() gives a list of them.")
+            raise VoiceError(f"{path}: holds {len(voices)} voices: take one with `qwen3tts voice convert --index`, or "
+                             "read all with Voice.load_all().")
         return voices[0]
 
     @classmethod

@@ -124,7 +124,8 @@ class TorchFrameDecoder:
         room = self.room_for(rows)
         if room < len(rows):
             raise CapacityError(
-                f"{len(rows)} rows do not fit, only {room}: {self.free_slots()} of {self.slots} slots are free."
+                f"There is room for {room} of {len(rows)} texts: {self.free_slots()} of {self.slots} slots are free. "
+                "Close a stream, or load with more max_streams or kv_bytes."
             )
         admitted: list[tuple[Slot, _Row]] = []
         with exact_arithmetic(self.talker.device):

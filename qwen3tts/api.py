@@ -149,10 +149,12 @@ class TTS(Streaming):
         _ = self.engine  # refuses after close()
         samples = read_audio(audio, self.sample_rate, sample_rate=sample_rate, allow_url=allow_url)
         encode = self.engine.template.tokenizer.encode
-        return clone_voice(
-            self.encoders, samples, self.sample_rate, text, name=name, silent_tail=silent_tail,
-            x_vector_only=x_vector_only, count_tokens=lambda transcript: len(encode(transcript)),
-        )  # fmt: skip
+        with self.turns:
+            _ = self.engine
+            return clone_voice(
+                self.encoders, samples, self.sample_rate, text, name=name, silent_tail=silent_tail,
+                x_vector_only=x_vector_only, count_tokens=lambda transcript: len(encode(transcript)),
+            )  # fmt: skip
 
     def _check_fingerprint(self, voice: VoiceLike) -> None:
         """Warns, once for each, of an x-vector that another speaker encoder made."""

@@ -1,6 +1,7 @@
 """The two streams for asyncio: each step runs in a worker thread, so the event loop is never blocked."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Self
 
@@ -16,6 +17,8 @@ class AsyncSpeechStream(AsyncIterator[AudioChunk]):
 
     def __init__(self, open_stream: Callable[[], SpeechStream], seed: int) -> None:
         self._open, self._closed = open_stream, False
+        self._lock = threading.Lock()
+        """opening and closing exclude each other; a cancelled first step opens in its thread all the same"""
         self._stream: SpeechStream | None = None
         self.seed = seed
 
@@ -25,10 +28,11 @@ class AsyncSpeechStream(AsyncIterator[AudioChunk]):
         return None if self._stream is None else self._stream.finish_reason
 
     def _next(self) -> AudioChunk | None:
-        if self._closed:
-            return None
-        if self._stream is None:
-            self._stream = self._open()
+        with self._lock:
+            if self._closed:
+                return None
+            if self._stream is None:
+                self._stream = self._open()
         return next(self._stream, None)
 
     async def __anext__(self) -> AudioChunk:
@@ -38,7 +42,8 @@ class AsyncSpeechStream(AsyncIterator[AudioChunk]):
         return chunk
 
     def _close(self) -> None:
-        self._closed = True
+        with self._lock:
+            self._closed = True
         if self._stream is not None:
             self._stream.close()
 
@@ -60,11 +65,12 @@ class AsyncTextStream(AsyncIterator[AudioChunk]):
 
     def __init__(self, stream: TextStream) -> None:
         self.stream = stream
-        loop, self._news = asyncio.get_running_loop(), asyncio.Event()
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        self._news = news
 
-        def wake() -> None:
+        def wake() -> None:  # holds neither stream, so that an abandoned one is freed at once
             if not loop.is_closed():
-                loop.call_soon_threadsafe(self._news.set)
+                loop.call_soon_threadsafe(news.set)
 
         stream.on_news = wake
 

@@ -19,7 +19,7 @@ from qwen3tts.errors import TextError
 from qwen3tts.text.tokenizer import TextTokenizer, checked_text, clean_text
 
 Settle = Literal["safe", "eager"]
-PUNCTUATION = frozenset(".,!?;:…。，、！？；：．」』”’)）")
+PUNCTUATION = frozenset(".,!?;:…。，、！？；：．」』”’\")）؟،؛।॥—–")
 """ends of clauses, for flush_on_punctuation"""
 
 
@@ -41,7 +41,8 @@ def stable_length(text: str) -> int:
     """How much of the start of `text` keeps its NFC form whatever follows: up to the last character that can neither
     join what is before it nor be reordered."""
     for i in range(len(text) - 1, -1, -1):
-        if unicodedata.combining(text[i]) == 0 and text[i] not in _joining_starters():
+        first = unicodedata.normalize("NFD", text[i])[0]
+        if unicodedata.combining(first) == 0 and text[i] not in _joining_starters():
             return i
     return 0
 
@@ -54,25 +55,28 @@ class TextSettler:
         self.finished = False
         self._rest = ""
         """text that is not given out yet"""
+        self._last = ""
+        """the last character so far that is no white space"""
         self._started = False
         """something was given out, so white space at the start of the rest belongs to the text"""
 
     @property
     def ends_a_clause(self) -> bool:
         """The text so far ends with punctuation."""
-        return self._rest.rstrip()[-1:] in PUNCTUATION if self._rest.strip() else False
+        return self._last in PUNCTUATION
 
     def push(self, text: str) -> list[int]:
         """Adds a piece; returns the ids that settled. Raises TextError for what is no text, or after finish()."""
         if self.finished:
             raise TextError("The text was finished; no more can be pushed.")
-        rest = self._rest + checked_text(text)
+        rest = checked_text(self._rest + checked_text(text))
         self._rest = rest if self._started else rest.lstrip()
-        normal = unicodedata.normalize("NFC", self._rest)
+        self._last = text.rstrip()[-1:] or self._last
+        normal = self.tokenizer.normalize(self._rest)
         words = self.tokenizer.words(normal)
         limit = len(normal.rstrip())
         if self.settle == "safe":
-            limit = min(limit, len(unicodedata.normalize("NFC", self._rest[: stable_length(self._rest)])))
+            limit = min(limit, len(self.tokenizer.normalize(self._rest[: stable_length(self._rest)])))
             words = words[:-1]
         return self._give(normal, [word for word in words if word[0] <= limit])
 

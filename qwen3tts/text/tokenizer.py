@@ -92,6 +92,11 @@ class TextTokenizer:
         ids: list[int] = self._tokenizer.encode(checked_text(text), add_special_tokens=False).ids
         return ids
 
+    def normalize(self, text: str) -> str:
+        """NFC as encode() does it: the library's Unicode version may differ from Python's."""
+        normal: str = self._tokenizer.normalizer.normalize_str(text)
+        return normal
+
     def words(self, text: str) -> list[tuple[int, list[int]]]:
         """The pre-tokens of an NFC-normalized text: (end as a character offset, token ids). No token crosses one."""
         spans: list[tuple[str, tuple[int, int]]] = self._tokenizer.pre_tokenizer.pre_tokenize_str(checked_text(text))

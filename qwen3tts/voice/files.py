@@ -57,15 +57,18 @@ def check_voice_path(path: Path, *, plain: bool = False) -> None:
 
 
 def _read(path: Path) -> bytes:
+    pipe = False
     try:
-        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # a pipe would keep us waiting
-            raise VoiceError(f"{path}: the voice file cannot be read: not an ordinary file.")
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        pipe = not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()  # it would keep us waiting
+        if not pipe:
+            with path.open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise VoiceError(f"{path}: the voice file cannot be read: {error.strerror or error}.") from error
     except ValueError as error:  # a NUL in the name
         raise VoiceError(f"{str(path)!r}: the voice file cannot be read: {error}.") from None
+    if pipe:
+        raise VoiceError(f"{path}: the voice file cannot be read: not an ordinary file.")
     if len(data) > MAX_FILE_BYTES:
         raise VoiceError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB: not a voice file.")
     return data

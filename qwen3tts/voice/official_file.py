@@ -15,7 +15,7 @@ import pickletools
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -210,8 +210,32 @@ def _check_opcodes(program: bytes) -> None:
         raise _Refused(f"its pickle is damaged ({error})") from None
 
 
-class _Unpickler(pickle.Unpickler):
-    """Finds names in a table of stand-ins, made anew for each file, since a pickle can change what it is given."""
+_PurePython: Any = vars(pickle)["_Unpickler"]
+
+
+class _Unpickler(_PurePython):  # type: ignore[misc]
+    """Finds names in a table of stand-ins, made anew for each file, since a pickle can change what it is given.
+
+    The pure Python unpickler: its SETITEM can look at a key before it is hashed. Hashing a tuple nested a hundred
+    thousand times overflows the C stack, and one that shares its parts takes time exponential in the file's size."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(_PurePython.dispatch)
+
+    def _load_setitem(self) -> None:
+        self._check_keys(self.stack[-2:-1])
+        super().load_setitem()
+
+    def _load_setitems(self) -> None:
+        self._check_keys(self.stack[::2])
+        super().load_setitems()
+
+    @staticmethod
+    def _check_keys(keys: list[Any]) -> None:
+        if not all(type(key) is str for key in keys):
+            raise _Refused("its pickle has a dictionary key that is no string")
+
+    dispatch[pickle.SETITEM[0]] = _load_setitem
+    dispatch[pickle.SETITEMS[0]] = _load_setitems
 
     def __init__(self, program: io.BytesIO) -> None:
         super().__init__(program)

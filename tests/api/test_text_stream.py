@@ -290,3 +290,42 @@ def test_a_reference_makes_the_text_wait(base_tts, seed):
         assert stream.frames == 0
         stream.push_text("and and ")
         assert stream.poll().frames == 1, "R + 1 rows have their text, and frame 0 has its own"
+
+
+def test_an_abandoned_async_stream_is_freed_without_a_cycle(tts):
+    slots = tts.engine.runtime.frames.free_slots()
+
+    async def run():
+        stream = tts.aopen_text_stream("ryan", stream_options=TextStreamOptions(min_start_tokens=1))
+        await stream.push_text("Hello world and ")
+        await anext(stream)
+
+    gc.disable()
+    try:
+        asyncio.run(run())
+        assert tts.engine.runtime.frames.free_slots() == slots
+    finally:
+        gc.enable()
+
+
+def test_closing_after_a_cancelled_first_step(tts):
+    slots = tts.engine.runtime.frames.free_slots()
+
+    async def run():
+        stream = tts.astream(TEXTS[0], "ryan")
+        step = asyncio.create_task(anext(stream))
+        await asyncio.sleep(0.001)
+        step.cancel()
+        await stream.aclose()
+        assert [chunk async for chunk in stream] == []
+
+    asyncio.run(run())
+    assert tts.engine.runtime.frames.free_slots() == slots
+
+
+def test_steps_at_once_share_one_stream(tts):
+    async def run():
+        stream = tts.astream(TEXTS[0], "ryan", options=GenerateOptions(max_frames=7))
+        return await asyncio.gather(*(anext(stream) for _ in range(3)))
+
+    assert sorted(chunk.first_frame for chunk in asyncio.run(run())) == [0, 1, 3]

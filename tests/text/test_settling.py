@@ -20,6 +20,7 @@ TEXTS = [
     "👩‍🚀👨‍👩‍👧‍👦 👍🏽 ❤️ 1️⃣ e\u0301!",
     "def f(x):\n    return x**2  # square\n\nprint(f(3))\t\r\n",
     "  leading, and trailing   \n ",
+    "e\u0f73\u0301 abc a\u0345\u07fd b \u0f75x",
     "ক\u09c7\u09be \u0dd9\u0dcf\u0dca",
 ]
 PIECES = st.text(
@@ -104,6 +105,16 @@ def test_clauses_settle_in_scripts_without_spaces(real_vocabulary_folder):
     assert settler.push("有发现") == []
     assert settler.push("，") != []
     assert settler.ends_a_clause
+
+
+@pytest.mark.parametrize("pieces", [["One,"], ["One, "], ["One,", " "], ["One.\n"], ['One."'], ["واحد؟"]])
+def test_a_clause_ends_whatever_white_space_follows(tokenizer, pieces):
+    settler = TextSettler(tokenizer)
+    for piece in pieces:
+        settler.push(piece)
+    assert settler.ends_a_clause
+    settler.push(" and")
+    assert not settler.ends_a_clause
 
 
 def test_eager_gives_out_all_but_white_space(tokenizer):

@@ -251,3 +251,23 @@ def test_damaged_archives_are_refused_or_read_alike(tmp_path, items, seed):
             assert voices == wanted, seed  # bytes that mean nothing, such as time stamps
         else:
             assert str(path) in message
+
+
+def _nested_key() -> bytes:
+    return b"\x80\x02}N" + b"\x85" * 200_000 + b"Ns."
+
+
+def _exponential_key() -> bytes:
+    program = b"\x80\x02}N\x85q\0"
+    for i in range(40):
+        program += b"h" + bytes([i]) + b"\x86q" + bytes([i + 1])
+    return program + b"Ns."
+
+
+@pytest.mark.parametrize("program", [_nested_key(), _exponential_key()])
+def test_keys_that_cannot_be_hashed_are_not(tmp_path, program):
+    path = tmp_path / "keys.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", program)
+    with pytest.raises(VoiceError, match="key that is no string"):
+        Voice.load(path)

@@ -38,12 +38,14 @@ class Wishes:
         """What is wrong with an output is said before the work."""
         from qwen3tts.audio.atomic import check_writable
         from qwen3tts.audio.files import check_audio_path
+        from qwen3tts.text.tokenizer import clean_text
         from qwen3tts.voice.files import check_voice_path
 
         check_voice_path(self.output)
         check_writable(self.output)
         if self.say is not None:
             check_audio_path(self.speech)
+            clean_text(self.say)
 
     def fulfil(self, tts: "TTS", voice: "Voice") -> int:
         """Writes the voice file, speaks; returns the exit code."""

@@ -76,7 +76,7 @@ class TextStream(BaseStream):
     def finish(self) -> None:
         """No more text follows; more calls change nothing. Raises TextError and ends the stream if all was blank."""
         with self._news:
-            if self.finish_reason is not None:
+            if self.finish_reason is not None or self._closed:
                 return
             try:
                 self._take(self._settler.finish())

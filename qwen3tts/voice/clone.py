@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qwen3tts.errors import VoiceError
-from qwen3tts.voice.record import check_ref_text
+from qwen3tts.voice.record import MAX_REFERENCE_FRAMES, check_ref_text
 from qwen3tts.voice.voice import Voice
 
 logger = logging.getLogger(__name__)
@@ -17,6 +17,8 @@ DEFAULT_SILENT_TAIL = 0.5
 """Seconds. Without it the end of the recording may be heard again at the start of the speech."""
 MAX_SILENT_TAIL = 10.0
 
+FRAMES_PER_SECOND = 12.5
+LONG_SECONDS = 60.0
 SHORT_SECONDS = 1.0
 """A voice can be made from less, but hardly resembles it; 3 to 15 seconds are recommended."""
 
@@ -68,8 +70,13 @@ def clone_voice(
     peak = float(np.abs(samples).max(initial=0))
     if peak < SILENT_PEAK:
         raise VoiceError(f"The recording is silent (its peak is {peak:.1g} of full scale): there is no voice in it.")
+    if transcript is not None and not x_vector_only and (seconds + tail) * FRAMES_PER_SECOND > MAX_REFERENCE_FRAMES:
+        raise VoiceError(
+            f"The recording lasts {seconds:.0f} s and {tail:g} s of silence follow; a voice keeps at most "
+            f"{MAX_REFERENCE_FRAMES / FRAMES_PER_SECOND:.0f} s. Cut it: 3 to 15 s are enough."
+        )
     x_vector = encoders.embed(samples)  # refuses what is too short
-    if seconds < SHORT_SECONDS:
+    if not SHORT_SECONDS <= seconds <= LONG_SECONDS:
         logger.warning("The recording lasts %.2f s; 3 to 15 s make a voice that resembles it.", seconds)
     fingerprint = encoders.fingerprint()
     if transcript is None or x_vector_only:

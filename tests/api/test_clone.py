@@ -324,3 +324,10 @@ def test_tokenizer(tiny_checkpoint, base_tts, audio, other_audio, tmp_path):
         codec.decode("x")
     with pytest.raises(OptionError, match="device_map"):
         qwen3tts.Qwen3TTSTokenizer.from_pretrained(tiny_checkpoint("base", seed=2), device_mapp="cpu")
+
+
+def test_a_recording_too_long_is_refused_before_the_work(base_tts, monkeypatch):
+    monkeypatch.setattr(base_tts.encoders, "embed", lambda samples: pytest.fail("the work has begun"))
+    samples = np.random.default_rng(0).uniform(-0.1, 0.1, 600 * 24_000).astype(np.float32)
+    with pytest.raises(VoiceError, match="at most 600 s"):
+        base_tts.clone((samples, 24_000), "The user.")

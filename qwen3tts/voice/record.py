@@ -17,6 +17,7 @@ CODEBOOKS = 16
 MAX_X_VECTOR = 1 << 14
 """far above any talker's width (1024 and 2048)"""
 MAX_REFERENCE_FRAMES = 7500
+MAX_TRANSCRIPT = 20_000
 """10 minutes; a reference of 3 to 15 seconds is usual"""
 MAX_FINGERPRINT = 200
 
@@ -87,11 +88,17 @@ def check_ref_codes(values: object) -> CodeArray:
 
 
 def check_ref_text(text: object) -> str:
-    """The transcript without white space at its ends."""
+    """The transcript without white space at its ends; at most MAX_TRANSCRIPT characters, so that files stay readable."""
     try:
-        return clean_text(text)  # type: ignore[arg-type]  # checks the type itself
+        cleaned = clean_text(text)  # type: ignore[arg-type]  # checks the type itself
     except TextError as error:
         raise VoiceError(f"The transcript of the recording cannot be used. {error}") from None
+    if len(cleaned) > MAX_TRANSCRIPT:
+        raise VoiceError(
+            f"The transcript of the recording has {len(cleaned):,} characters, more than ten minutes of speech hold; "
+            f"at most {MAX_TRANSCRIPT:,}."
+        )
+    return cleaned
 
 
 def check_fingerprint(fingerprint: object) -> str | None:

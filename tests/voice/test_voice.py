@@ -191,3 +191,10 @@ def test_bad_transcripts(text):
 def test_bad_fingerprints(fingerprint):
     with pytest.raises(VoiceError, match="fingerprint"):
         Voice.from_x_vector(vector(1), fingerprint=fingerprint)
+
+
+def test_a_transcript_too_long_is_refused():
+    codes = np.zeros((2, 16), np.int16)
+    assert len(Voice.from_reference(np.ones(4), codes, "你" * 20_000).ref_text) == 20_000
+    with pytest.raises(VoiceError, match="20,001 characters"):
+        Voice.from_reference(np.ones(4), codes, "你" * 20_001)

@@ -13,6 +13,7 @@ from qwen3tts.official.arguments import column, listed, loading_arguments, sampl
 from qwen3tts.official.clone import VoiceClonePromptItem, Who, check_text, create_items, listed_items, who_of
 from qwen3tts.options import GenerateOptions
 from qwen3tts.runtime.engine import RowSpec
+from qwen3tts.runtime.length import OFFICIAL_MAX_NEW_TOKENS
 from qwen3tts.text.prompt import TextMode
 from qwen3tts.voice.resolve import (
     ResolvedVoice,
@@ -34,7 +35,6 @@ SAMPLING = (
     "subtalker_top_p",
     "subtalker_temperature",
 )
-OFFICIAL_MAX_NEW_TOKENS = 2048
 
 Wavs = tuple[list[NDArray[np.float32]], int]
 

@@ -53,6 +53,37 @@ class BackendError(Qwen3TTSError):
     """A backend or device that was asked for is not there."""
 
 
+class OptimizationError(Qwen3TTSError):
+    """Base of what can go wrong with optimization passes."""
+
+
+class OptimizationPlanError(OptimizationError, ValueError):
+    """A plan cannot be read: it is empty, names an unknown pass or one twice, or a declaration is incomplete."""
+
+
+class OptimizationStateError(OptimizationError, RuntimeError):
+    """Not now: another plan is active, none is, a stream is open, or a pass of the plan cannot be undone."""
+
+
+class OptimizationCompatibilityError(OptimizationError, ValueError):
+    """A pass cannot work on this model, device, dtype or installation. Nothing was changed."""
+
+
+class OptimizationApplicationError(OptimizationError, RuntimeError):
+    """A pass failed after changes had begun; they were undone, except for what `rollback_errors` says."""
+
+    def __init__(self, pass_id: str, cause: BaseException, rollback_errors: Iterable[BaseException] = ()) -> None:
+        self.pass_id, self.cause, self.rollback_errors = pass_id, cause, tuple(rollback_errors)
+        text = f"The optimization pass {pass_id!r} failed: {type(cause).__name__}: {cause}"
+        if self.rollback_errors:
+            listed = "; ".join(f"{type(error).__name__}: {error}" for error in self.rollback_errors)
+            text += f" | Undoing the plan failed, too ({listed}): load the model again."
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.pass_id, self.cause, self.rollback_errors)
+
+
 class NumericsError(Qwen3TTSError):
     """The model computed something that is not a number."""
 

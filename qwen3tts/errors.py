@@ -84,6 +84,10 @@ class OptimizationApplicationError(OptimizationError, RuntimeError):
         return type(self), (self.pass_id, self.cause, self.rollback_errors)
 
 
+class KernelArgumentError(Qwen3TTSError, ValueError):
+    """A tensor does not fit the native kernel it was given to."""
+
+
 class NumericsError(Qwen3TTSError):
     """The model computed something that is not a number."""
 

@@ -1,0 +1,18 @@
+// What the two Python modules share. Pointers arrive as integers, with sizes and the stream; torch is never touched.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+namespace qwen3tts {
+
+inline void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+// One per operation, in the file of its name. All of them are called by bind_all (module.cpp).
+void bind_device(pybind11::module_& m);
+void bind_rms_norm(pybind11::module_& m);
+
+void bind_all(pybind11::module_& m);
+
+}  // namespace qwen3tts

@@ -1,0 +1,77 @@
+"""RMSNorm, with or without a residual added first; kernel: csrc/common/rms_norm.cpp."""
+
+import torch
+from torch import Tensor
+
+from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, check, row_stride
+from qwen3tts.backends.native.module import Native
+
+
+def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """weight * round(x / sqrt(mean(x²) + eps)), as model.layers.RMSNorm. x [..., width], weight [width]."""
+    wide = x.float()
+    scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * scaled.to(x.dtype)
+
+
+def add_rms_norm_reference(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """(x + residual, its norm)."""
+    total = x + residual
+    return total, rms_norm_reference(total, weight, eps)
+
+
+def rms_norm(native: Native, x: Tensor, weight: Tensor, eps: float, *, out: Tensor | None = None) -> Tensor:
+    """x [..., width] with rows at equal distances, weight [width] of the same dtype -> y, shaped as x and contiguous.
+
+    out: where to write y; may be x itself."""
+    _check_inputs(native, x, weight)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+    if out is not None:
+        check("out", y, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
+    _launch(native, x, None, weight, None, y, eps)
+    return y
+
+
+def add_rms_norm(
+    native: Native,
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    *,
+    total_out: Tensor | None = None,
+    out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """x and residual [..., width], weight [width], one dtype -> (x + residual, its norm).
+
+    total_out: where to write the sum; may be x or residual itself. out: where to write the norm."""
+    _check_inputs(native, x, weight)
+    check("residual", residual, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
+    total = torch.empty(x.shape, dtype=x.dtype, device=x.device) if total_out is None else total_out
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+    check("total_out", total, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
+    check("out", y, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
+    _launch(native, x, residual, weight, total, y, eps)
+    return total, y
+
+
+def _check_inputs(native: Native, x: Tensor, weight: Tensor) -> None:
+    check("x", x, native=native, dtype=FLOATS, contiguous=False)
+    row_stride("x", x)
+    check("weight", weight, native=native, dtype=x.dtype, shape=(x.shape[-1],))
+
+
+def _launch(
+    native: Native, x: Tensor, residual: Tensor | None, weight: Tensor, total: Tensor | None, y: Tensor, eps: float
+) -> None:
+    width = x.shape[-1]
+    if x.numel() == 0:
+        return
+    native.module.rms_norm(
+        x.data_ptr(), 0 if residual is None else residual.data_ptr(), weight.data_ptr(),
+        0 if total is None else total.data_ptr(), y.data_ptr(),
+        x.numel() // width, width,
+        row_stride("x", x), 0 if residual is None else row_stride("residual", residual),
+        0 if total is None else row_stride("total_out", total), row_stride("out", y),
+        eps, DTYPE_CODES[x.dtype], native.stream(),
+    )  # fmt: skip

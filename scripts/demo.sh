@@ -68,7 +68,7 @@ require_python
 environment="$PWD/.venv-demo"
 mapfile -t packages < <(requirements plot)
 make_environment "$environment" "${packages[@]}"
-source_hash="$(hash_of qwen3tts csrc CMakeLists.txt pyproject.toml)"
+source_hash="$(hash_of qwen3tts csrc cmake build_support CMakeLists.txt pyproject.toml)"
 if [ "$(cat "$environment/.source" 2>/dev/null)" != "$source_hash" ]; then
     say "installing qwen3tts"
     rm -f "$environment/.source"

@@ -1,0 +1,54 @@
+"""The native modules that tests run against: HIP's on the CPU at both wave widths and, on a card, the real ones.
+
+The same tests serve all of them: tensors are made on `native.device`."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from qwen3tts.backends.native import Native, open_native, wrap_module
+
+EMULATION = Path(__file__).resolve().parents[1] / "emulation" / "build.py"
+
+
+def load_extension(path: Path, name: str = "_hip") -> ModuleType:
+    """A module from its file, beside others of the same name."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Native]:
+    """emulated(wave width) -> the HIP module run on the CPU, compiled once."""
+    build = load_extension(EMULATION, "emulation_build")
+    opened: dict[int, Native] = {}
+
+    def make(wave: int) -> Native:
+        if wave not in opened:
+            folder = tmp_path_factory.mktemp(f"emulated{wave}")
+            opened[wave] = wrap_module(load_extension(build.build_emulated(folder, wave)))
+        return opened[wave]
+
+    return make
+
+
+@pytest.fixture(
+    params=[
+        "emulated32",
+        "emulated64",
+        pytest.param("cuda", marks=pytest.mark.gpu),
+        pytest.param("hip", marks=pytest.mark.gpu),
+    ]
+)
+def native(request: pytest.FixtureRequest, emulated: Callable[[int], Native]) -> Native:
+    """Each native module in turn."""
+    if request.param.startswith("emulated"):
+        return emulated(int(request.param.removeprefix("emulated")))
+    return open_native(request.param)

@@ -1,67 +1,18 @@
 """FrameDecoder in plain torch: all rows share the products of a step; attention and sampling are each row's own."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from qwen3tts.errors import CapacityError, NumericsError
-from qwen3tts.model.kv_cache import EqualRows, RowCache, kv_bytes_per_position
+from qwen3tts.backends.torch.picking import Picker, Row, RowPicker
+from qwen3tts.errors import CapacityError
+from qwen3tts.model.kv_cache import EqualRows, kv_bytes_per_position
 from qwen3tts.model.layers import independent_rows
 from qwen3tts.model.numerics import exact_arithmetic
-from qwen3tts.model.philox import random_words
-from qwen3tts.model.sampling import (
-    SamplingParams,
-    pick_greedy,
-    pick_philox,
-    pick_torch,
-    process_talker_logits,
-    suppressed_tokens,
-)
 from qwen3tts.model.talker import Talker
-from qwen3tts.runtime.protocols import FinishReason, FrameBatch, RowRequest, Slot
-
-WORD_BLOCK = 64
-MIN_TOKENS = 2
-"""the official package never ends before two tokens"""
-
-
-class _Row:
-    """One request while it runs: everything that changes belongs to it."""
-
-    def __init__(self, request: RowRequest, talker: Talker, capacity: int) -> None:
-        config, device = talker.config, talker.device
-        self.request, self.device, self.groups = request, device, config.num_code_groups
-        self.cache = RowCache(config.transformer, capacity, device, talker.dtype)
-        self.seen = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
-        self.hidden = torch.empty(config.transformer.hidden_size, device=device, dtype=talker.dtype)
-        self.token = torch.zeros((), dtype=torch.int64, device=device)
-        self.frames = 0
-        self.trailing, self.text_complete = request.trailing, request.text_complete
-        self.finished: FinishReason | None = None
-        self.first_word = -WORD_BLOCK
-        self.words = torch.empty(0, dtype=torch.int64)
-
-    @property
-    def can_advance(self) -> bool:
-        """Not finished, and the next frame's text row is there."""
-        return self.finished is None and (self.text_complete or self.frames < self.trailing.shape[0])
-
-    def word(self, codebook: int) -> Tensor:
-        """The random word of (this frame, codebook)."""
-        if self.frames >= self.first_word + WORD_BLOCK:
-            self.first_word = self.frames
-            table = random_words(self.request.seed, self.frames, WORD_BLOCK, self.groups, self.request.part)
-            self.words = torch.from_numpy(table).to(self.device)
-        return self.words[self.frames - self.first_word, codebook]
-
-    def pick(self, logits: Tensor, params: SamplingParams, codebook: int) -> Tensor:
-        """Draws one code from processed fp32 logits [V]."""
-        if not params.do_sample:
-            return pick_greedy(logits)
-        if self.request.generator is not None:
-            return pick_torch(logits, params, self.request.generator)
-        return pick_philox(logits, params, self.word(codebook))
+from qwen3tts.runtime.protocols import FrameBatch, RowRequest, Slot
 
 
 class TorchFrameDecoder:
@@ -72,10 +23,10 @@ class TorchFrameDecoder:
     ) -> None:
         """text_padding [hidden]: the text row of frames past the end of the text."""
         self.talker, self.slots, self.max_positions, self.kv_bytes = talker, slots, max_positions, kv_bytes
-        config = talker.config
         self._pad = text_padding
-        self._suppressed = suppressed_tokens(config.vocab_size, config.codec_eos_id, talker.device)
-        self._rows: dict[Slot, _Row] = {}
+        self.picker: Picker = RowPicker(talker)
+        """who picks codes from logits; may be replaced while no slot is open"""
+        self._rows: dict[Slot, Row] = {}
         self._next_slot = 0
         self._predictor_cache: EqualRows | None = None
 
@@ -127,11 +78,12 @@ class TorchFrameDecoder:
                 f"There is room for {room} of {len(rows)} texts: {self.free_slots()} of {self.slots} slots are free. "
                 "Close a stream, or load with more max_streams or kv_bytes."
             )
-        admitted: list[tuple[Slot, _Row]] = []
+        admitted: list[tuple[Slot, Row]] = []
         with exact_arithmetic(self.talker.device):
             for request in rows:
-                row = _Row(request, self.talker, positions_needed(request))
+                row = Row(request, self.talker, positions_needed(request))
                 hidden = self.talker(request.prefill, [row.cache], [request.prefill.shape[0]])[-1:]
+                self.picker.begin([row])
                 self._draw_tokens([row], hidden)
                 admitted.append((Slot(self._next_slot + len(admitted)), row))
         self._next_slot += len(admitted)
@@ -177,19 +129,13 @@ class TorchFrameDecoder:
             tuple(row.finished for row in active.values()),
         )
 
-    def _frame(self, rows: Sequence[_Row]) -> Tensor:
+    def _frame(self, rows: Sequence[Row]) -> Tensor:
         """One frame of each row: codes int64 [rows, 16] on the host. Draws the token of the frame after it, too."""
         talker = self.talker
         hidden = torch.stack([row.hidden for row in rows])
         tokens = torch.stack([row.token for row in rows])
-
-        probes: list[Tensor] = []
-
-        def pick(codebook: int, logits: Tensor) -> Tensor:
-            probes.append(logits.sum())
-            picked = [row.pick(logits[i], row.request.predictor, codebook) for i, row in enumerate(rows)]
-            return torch.stack(picked)
-
+        self.picker.begin(rows)
+        pick = partial(self.picker.predictor, rows)
         with independent_rows():
             cache = self._cache_for(len(rows))
             codes, embedded = talker.code_predictor(hidden, talker.embed_codec(tokens), pick, cache)
@@ -197,10 +143,10 @@ class TorchFrameDecoder:
             hidden = talker(x, [row.cache for row in rows], [1] * len(rows))
             for row in rows:
                 row.frames += 1
-            self._draw_tokens(rows, hidden, probes)
+            self._draw_tokens(rows, hidden)
         return torch.cat((tokens[:, None], codes), 1).cpu()
 
-    def _text_row(self, row: _Row) -> Tensor:
+    def _text_row(self, row: Row) -> Tensor:
         return row.trailing[row.frames] if row.frames < row.trailing.shape[0] else self._pad
 
     def _cache_for(self, rows: int) -> EqualRows:
@@ -208,25 +154,13 @@ class TorchFrameDecoder:
             self._predictor_cache = self.talker.code_predictor.new_cache(rows)
         return self._predictor_cache
 
-    def _draw_tokens(self, rows: Sequence[_Row], hidden: Tensor, probes: Sequence[Tensor] = ()) -> None:
-        """Draws code 0 of each row's next frame from hidden [rows, hidden] and sees whether the row ends there.
-
-        probes: scalars that are finite if the frame before was computed in range."""
-        config = self.talker.config
-        logits = self.talker.logits(hidden)
-        if not torch.isfinite(torch.stack([logits.sum(), *probes])).all():
-            raise NumericsError(
-                "The model's logits are not finite. The weights may be damaged, or values overflow in "
-                f"{self.talker.dtype}; try dtype='float32'."
-            )
+    def _draw_tokens(self, rows: Sequence[Row], hidden: Tensor) -> None:
+        """Draws code 0 of each row's next frame from hidden [rows, hidden] and sees whether the row ends there."""
+        tokens = self.picker.talker(rows, self.talker.logits(hidden))
         for i, row in enumerate(rows):
-            request = row.request
-            too_early = config.codec_eos_id if row.frames < MIN_TOKENS else None
-            scores = process_talker_logits(logits[i], row.seen, request.repetition_penalty, self._suppressed, too_early)
-            row.hidden, row.token = hidden[i], row.pick(scores, request.talker, 0)
-            row.seen[row.token] = True
-        for row, token in zip(rows, torch.stack([row.token for row in rows]).tolist(), strict=True):
-            if token == config.codec_eos_id:
+            row.hidden, row.token = hidden[i], tokens[i]
+        for row, token in zip(rows, tokens.tolist(), strict=True):
+            if token == self.talker.config.codec_eos_id:
                 row.finished = "eos"
             elif row.frames >= row.request.max_frames:
                 row.finished = "length"

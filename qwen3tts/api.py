@@ -15,6 +15,8 @@ from qwen3tts.backends.registry import choose, open_encoders, open_runtime
 from qwen3tts.checkpoint import open_checkpoint
 from qwen3tts.errors import OptionError, Qwen3TTSError, TextError, VoiceError
 from qwen3tts.model.config import ModelConfig
+from qwen3tts.optimization.manager import OptimizationManager
+from qwen3tts.optimization.tts import Optimizable
 from qwen3tts.options import DEFAULT_LOOKAHEAD, GenerateOptions, RuntimeOptions
 from qwen3tts.runtime.engine import Engine, RowSpec
 from qwen3tts.runtime.generation import Progress
@@ -81,7 +83,7 @@ def load(
     return TTS(opened, template, checkpoint.generation_config, encoders, backend=name, load_seconds=seconds)
 
 
-class TTS(Streaming):
+class TTS(Streaming, Optimizable):
     """A loaded model. Safe to call from several threads (calls queue); a context manager that frees it at the end."""
 
     def __init__(
@@ -97,6 +99,7 @@ class TTS(Streaming):
         self._runtime: Runtime | None = runtime
         self._engine = Engine(runtime, template, generation_config.get("max_new_tokens"))
         self.turns = Turns(runtime.frames)
+        self._optimization = OptimizationManager()
         self.encoders = encoders
         self._foreign: set[str] = set()
         self.config: ModelConfig = runtime.config
@@ -285,6 +288,10 @@ class TTS(Streaming):
         if self._runtime is None:
             raise Qwen3TTSError("This model was closed; load it again.")
         return self._engine
+
+    def _use(self, runtime: Runtime) -> None:
+        self._runtime = self._engine.runtime = runtime
+        self.turns.decoder = runtime.frames
 
     def warmup(self) -> None:
         """Runs every part once, so that the first request is not slower than the others."""

@@ -2,14 +2,14 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 
 from qwen3tts.checkpoint.weights import DtypeRule, TensorReader
-from qwen3tts.errors import WeightsError
+from qwen3tts.errors import WeightsError, nearest
 
 BLOCK = 1 << 18
 """Elements that are converted and checked at a time: the check then reads what is still in the CPU's cache."""
@@ -53,6 +53,35 @@ def load_module(
             tensor = torch.nn.Parameter(tensor, requires_grad=False)
         for slot in group:
             setattr(slot.owner, slot.name, tensor)
+
+
+def reload_parameters(
+    module: torch.nn.Module,
+    reader: TensorReader,
+    *,
+    prefix: str,
+    device: torch.device,
+    dtype_of: DtypeRule,
+    names: Collection[str] | None = None,
+) -> None:
+    """Reads parameters of a module that `load_module` filled once more: the Parameter objects stay, their bytes become
+    those of the checkpoint. A parameter that has lost its storage gets a new one. names: None = all.
+
+    Raises WeightsError as load_module does, and for a name that is no parameter of the module."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    for name in parameters if names is None else names:
+        if name not in parameters:
+            raise WeightsError(f"{name!r} is no parameter of {type(module).__name__}.{nearest(name, parameters)}")
+        key, parameter = prefix + name, parameters[name]
+        source = reader.read(key)
+        dtype = dtype_of(key, source.dtype)
+        with torch.inference_mode(False):
+            target = parameter.data
+            if (target.shape, target.dtype, target.device) != (source.shape, dtype, device) or not target.data_ptr():
+                target = torch.empty(source.shape, dtype=dtype, device=device)
+            _copy_checked(source, target, f"{reader.folder}: tensor {key!r}")
+            parameter.data = target
+        reader.forget(key)
 
 
 def _workers() -> int:

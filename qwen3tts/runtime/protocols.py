@@ -1,6 +1,6 @@
 """The seam between the front end and the backends: everything fast implements these protocols."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NewType, Protocol
 
@@ -118,6 +118,12 @@ class Runtime(Protocol):
     frames: FrameDecoder
     codec: CodecDecoder
     max_positions: int
+
+    def reload_weights(self, names: Iterable[str] | None = None) -> None:
+        """Reads parameters from the checkpoint again, into the same Parameter objects: bit-equal to the first time.
+
+        names: keys of the state_dicts after "talker." or "codec."; None: all. Raises WeightsError."""
+        ...
 
     def close(self) -> None:
         """Frees the weights."""

@@ -57,6 +57,7 @@ class RowPlayer:
             self._context = torch.from_numpy(spec.voice.ref_codes.astype(np.int64))
         try:
             self._codec = engine.open_codec(spec.voice.ref_codes)
+            turns.players.add(self)
         except BaseException:
             self.close()
             raise
@@ -102,6 +103,7 @@ class RowPlayer:
     def close(self) -> None:
         """Frees the row and the codec's state. May be called again."""
         self._release()
+        self.turns.players.discard(self)
         codec, self._codec = getattr(self, "_codec", None), None
         if codec is not None:
             self.engine.runtime.codec.close(codec)
@@ -109,6 +111,7 @@ class RowPlayer:
     def abandon(self) -> None:
         """As close, from anywhere: frees the row as soon as nobody is computing."""
         slot, self._slot = self._slot, None
+        self.turns.players.discard(self)
         if slot is not None:
             self.turns.abandon(slot)
 

@@ -1,6 +1,7 @@
 """One call at a time on a model, and slots that are freed wherever their owner dies."""
 
 import threading
+import weakref
 from collections import deque
 from types import TracebackType
 
@@ -14,7 +15,9 @@ class Turns:
     the slot is freed at once if nobody is inside, otherwise when the turn ends."""
 
     def __init__(self, decoder: FrameDecoder) -> None:
-        self._decoder = decoder
+        self.decoder = decoder
+        self.players: weakref.WeakSet[object] = weakref.WeakSet()
+        """streams that hold a row or a codec state"""
         self._lock = threading.RLock()
         self._depth = 0
         self._abandoned: deque[Slot] = deque()
@@ -27,6 +30,8 @@ class Turns:
     def __enter__(self) -> None:
         self._lock.acquire()
         self._depth += 1
+        if self._depth == 1:
+            self._sweep()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -50,4 +55,4 @@ class Turns:
 
     def _sweep(self) -> None:
         while self._abandoned:
-            self._decoder.release(self._abandoned.popleft())
+            self.decoder.release(self._abandoned.popleft())

@@ -1,13 +1,15 @@
 """Loads a checkpoint into the plain torch model."""
 
+from collections.abc import Iterable
+
 import torch
 
 from qwen3tts.backends.torch.codec import TorchCodecDecoder
 from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder
 from qwen3tts.checkpoint import Checkpoint, load_module
-from qwen3tts.errors import OptionError
+from qwen3tts.checkpoint.loading import reload_parameters
+from qwen3tts.errors import OptionError, WeightsError
 from qwen3tts.model.codec_decoder import CodecDecoder
-from qwen3tts.model.config import ModelConfig
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.talker import Talker
 from qwen3tts.options import RuntimeOptions
@@ -29,8 +31,14 @@ class TorchRuntime:
     """See runtime.protocols.Runtime."""
 
     def __init__(
-        self, config: ModelConfig, talker: Talker, codec: CodecDecoder, options: RuntimeOptions, max_positions: int
+        self,
+        checkpoint: Checkpoint,
+        talker: Talker,
+        codec: CodecDecoder,
+        options: RuntimeOptions,
+        max_positions: int,
     ) -> None:
+        self.checkpoint, config = checkpoint, checkpoint.config
         self.config, self.device, self.dtype, self.talker = config, talker.device, talker.dtype, talker
         self.max_positions = max_positions
         with exact_arithmetic(self.device):
@@ -41,6 +49,38 @@ class TorchRuntime:
             talker, padding, slots=options.max_streams, max_positions=max_positions, kv_bytes=options.kv_bytes
         )
         self.codec = TorchCodecDecoder(codec, self.device)
+
+    def reload_weights(self, names: Iterable[str] | None = None) -> None:
+        """Reads parameters from the checkpoint again, into the same Parameter objects: bit-equal to the first time.
+
+        names: keys of the state_dicts after "talker." or "codec."; None: all. Raises WeightsError."""
+        wanted: dict[str, list[str]] = {"talker": [], "codec": []}
+        for name in names or ():
+            part, _, key = name.partition(".")
+            if part not in wanted:
+                raise WeightsError(f"{name!r} does not begin with 'talker.' or 'codec.'")
+            wanted[part].append(key)
+        device, dtype = self.device, self.dtype
+        if names is None or wanted["talker"]:
+            with self.checkpoint.model_weights() as weights:
+                reload_parameters(
+                    self.talker,
+                    weights,
+                    prefix="talker.",
+                    device=device,
+                    dtype_of=lambda key, stored: stored_dtype(key, stored, dtype),
+                    names=None if names is None else wanted["talker"],
+                )
+        if names is None or wanted["codec"]:
+            with self.checkpoint.codec_weights() as weights:
+                reload_parameters(
+                    self.codec.model,
+                    weights,
+                    prefix="decoder.",
+                    device=device,
+                    dtype_of=lambda key, stored: torch.float32,
+                    names=None if names is None else wanted["codec"],
+                )
 
     def close(self) -> None:
         """Drops the weights, whoever else still holds the runtime."""
@@ -69,4 +109,4 @@ def load_runtime(
         )
     with checkpoint.codec_weights() as weights:
         load_module(codec, weights, prefix="decoder.", device=device, dtype_of=lambda key, stored: torch.float32)
-    return TorchRuntime(config, talker.eval(), codec.eval(), options, options.max_positions or context)
+    return TorchRuntime(checkpoint, talker.eval(), codec.eval(), options, options.max_positions or context)

@@ -1,0 +1,267 @@
+"""Applies a plan to a model as one step: all of it, or nothing that could be noticed."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qwen3tts.errors import (
+    OptimizationApplicationError,
+    OptimizationCompatibilityError,
+    OptimizationError,
+    OptimizationPlanError,
+    OptimizationStateError,
+    Qwen3TTSError,
+)
+from qwen3tts.optimization.manifest import Manifest
+from qwen3tts.optimization.passes import Evidence, PassContext, PassResult, check_mode
+from qwen3tts.optimization.plan import PlanItem, make_plan
+from qwen3tts.optimization.registry import PassRegistry, default_registry
+from qwen3tts.optimization.result import AppliedPass, OptimizationResult
+from qwen3tts.optimization.structure import Structure, state_keys
+
+logger = logging.getLogger(__name__)
+
+ARCHITECTURE = "qwen3-tts-12hz"
+SUPPORTED_KINDS = frozenset({"compile", "attention-backend", "kernels", "codec-kernels"})
+"""what this architecture offers to passes that require its support; it has no diffusion stage"""
+
+
+@dataclass(frozen=True)
+class _Active:
+    result: OptimizationResult
+    original: Any
+    before: Structure
+
+
+class OptimizationManager:
+    """The plans of one model. Not thread-safe: the caller holds the model's turn and sees to it that it is idle."""
+
+    def __init__(self) -> None:
+        self._active: dict[str, _Active] = {}
+
+    # ------------------------------------------------------------ what is active
+
+    def result(self, mode: str) -> OptimizationResult | None:
+        """The active plan of a mode."""
+        check_mode(mode)
+        active = self._active.get(mode)
+        return None if active is None else active.result
+
+    def manifests(self) -> dict[str, Manifest]:
+        """The manifest of every active plan by mode."""
+        return {mode: active.result.manifest() for mode, active in self._active.items()}
+
+    def original(self, mode: str) -> Any:
+        """The model that the active plan was applied to. Raises OptimizationStateError without one."""
+        return self._require(mode, "restore").original
+
+    def record_evidence(self, mode: str, pass_id: str, evidence: Evidence | str) -> None:
+        """Notes a check's result, or why there is none, in the manifest of the active plan."""
+        active = self._require(mode, "record evidence")
+        result = active.result.with_evidence(pass_id, evidence)
+        result.manifest()
+        self._active[mode] = _Active(result, active.original, active.before)
+
+    def _require(self, mode: str, what: str) -> _Active:
+        check_mode(mode)
+        if mode not in self._active:
+            raise OptimizationStateError(f"There is no active optimization plan for {mode!r}: nothing to {what}.")
+        return self._active[mode]
+
+    # ------------------------------------------------------------ apply
+
+    def apply(
+        self,
+        model: Any,
+        passes: object,
+        *,
+        mode: str = "inference",
+        context: PassContext | None = None,
+        registry: PassRegistry | None = None,
+    ) -> OptimizationResult:
+        """Applies passes in order; the result's model replaces `model`.
+
+        Nothing has changed after OptimizationPlanError, OptionError, OptimizationStateError and
+        OptimizationCompatibilityError. OptimizationApplicationError: a pass failed and the plan was undone."""
+        check_mode(mode)
+        context = _context(model, mode, context)
+        for other in self._active:
+            raise OptimizationStateError(
+                f"A plan is already active for {other!r}; restore_optimization_plan(mode={other!r}) takes it back."
+            )
+        plan = make_plan(passes, registry or default_registry)
+        before = Structure(model)
+        self._validate(plan, model, context, before)
+        result = _Transaction(model, context, before).run(plan)
+        self._active[mode] = _Active(result, model, before)
+        logger.info("applied %s", ", ".join(entry.declaration.qualified_id for entry in plan))
+        return result
+
+    def _validate(self, plan: Sequence[PlanItem], model: Any, context: PassContext, before: Structure) -> None:
+        for entry in plan:
+            declared = entry.declaration
+            problems = declared.capabilities.problems(context)
+            if declared.requires_architecture_support and declared.kind not in SUPPORTED_KINDS:
+                problems.append(f"the architecture {context.architecture!r}, which offers no {declared.kind!r}")
+            if problems:
+                raise OptimizationCompatibilityError(
+                    f"The pass {declared.qualified_id!r} does not support {'; nor '.join(problems)}."
+                )
+        for entry in plan:
+            try:
+                entry.item.validate(model, context)
+            except OptimizationError:
+                raise
+            except Qwen3TTSError as error:
+                raise OptimizationCompatibilityError(
+                    f"The pass {entry.declaration.qualified_id!r} cannot be used: {error}"
+                ) from error
+            except Exception as error:
+                raise OptimizationApplicationError(entry.declaration.pass_id, error) from error
+            finally:
+                changed = before.differences() or before.touched_weights()
+                if changed:
+                    _put_back(before)
+            if changed:
+                raise OptimizationPlanError(
+                    f"The pass {entry.declaration.qualified_id!r} changed the model while it was asked whether it fits "
+                    f"({changed[0]}); the change was taken back."
+                )
+        for entry in plan:
+            entry.check_unchanged()
+
+    # ------------------------------------------------------------ restore
+
+    def restore(self, mode: str = "inference") -> Any:
+        """Undoes the active plan in reverse order and returns the model as it was before: the same object, with the
+        same parts, modules and Parameters.
+
+        Raises OptimizationStateError if none is active or a pass cannot be undone. OptimizationApplicationError: a
+        pass failed to undo itself; the plan is over all the same, and the model was put back without its help."""
+        active = self._require(mode, "restore")
+        stuck = [a.declaration.qualified_id for a in active.result.applied if not a.declaration.capabilities.reversible]
+        if stuck:
+            raise OptimizationStateError(f"{', '.join(stuck)} cannot be undone; load the model again.")
+        del self._active[mode]
+        try:
+            errors = _undo(active.result.applied, active.original, active.result.context)
+        except BaseException:
+            _put_back(active.before)
+            raise
+        left = active.before.differences() or active.before.missing_weights()
+        if left and not errors:
+            error = OptimizationError(f"{left[0]} was not given back as it had been")
+            errors.append((active.result.applied[0].pass_id, error))
+        if errors:
+            failed = _put_back(active.before)
+            (first, cause), *others = errors
+            raise OptimizationApplicationError(first, cause, [*(error for _, error in others), *failed]) from cause
+        return active.original
+
+
+class _Transaction:
+    """One run over a plan that ends with every pass applied, or undone."""
+
+    def __init__(self, model: Any, context: PassContext, before: Structure) -> None:
+        self.model, self.context, self.before = model, context, before
+        self.original, self.keys = model, state_keys(model)
+        self.applied: list[AppliedPass] = []
+
+    def run(self, plan: Sequence[PlanItem]) -> OptimizationResult:
+        """Applies the passes in order and makes the first manifest."""
+        current = plan[0].declaration.pass_id
+        try:
+            for entry in plan:
+                current = entry.declaration.pass_id
+                self._step(entry)
+            result = OptimizationResult(self.model, self.context, tuple(self.applied))
+            result.manifest()
+        except BaseException as error:
+            cause: BaseException = error
+            if isinstance(error, OptimizationApplicationError):  # a pass that cannot tell its status
+                current, cause = error.pass_id, error.cause
+            undone = [problem for _, problem in _undo(self.applied, self.original, self.context, forced=True)]
+            undone += _put_back(self.before)
+            if not isinstance(error, Exception):
+                for problem in undone:
+                    logger.error("undoing an interrupted plan: %s", problem)
+                raise
+            raise OptimizationApplicationError(current, cause, undone) from cause
+        return result
+
+    def _step(self, entry: PlanItem) -> None:
+        result = entry.item.apply(self.model, self.context)
+        if not isinstance(result, PassResult):
+            raise OptimizationError(f"apply() returned a {type(result).__name__}; expected a PassResult")
+        self.applied.append(AppliedPass(entry.item, entry.declaration, result))
+        self.applied[-1] = AppliedPass.of(entry.item, entry.declaration, result)
+        for part in ("config", "talker", "frames", "codec"):
+            if not hasattr(result.model, part):
+                raise OptimizationError(f"apply() returned a model without {part!r}; expected a Runtime")
+        self.model = result.model
+        missing = set(self.keys) ^ set(state_keys(self.model))
+        if missing:
+            raise OptimizationError(f"the state_dict has other keys now, for instance {min(missing)!r}; they must stay")
+        entry.check_unchanged()
+
+
+def _undo(
+    applied: Sequence[AppliedPass], original: Any, context: PassContext, *, forced: bool = False
+) -> list[tuple[str, Exception]]:
+    """Restores passes in reverse order, all of them whatever fails: (pass, error) of each that did.
+
+    forced: the manager puts the model back anyway, so that a pass without a way back is no error."""
+    errors: list[tuple[str, Exception]] = []
+    model = applied[-1].result.model if applied else original
+    for entry in reversed(applied):
+        if not entry.applicable or (forced and not entry.declaration.capabilities.reversible):
+            continue
+        try:
+            model = entry.item.restore(model, entry.result.state, context)
+        except Exception as error:
+            errors.append((entry.pass_id, error))
+    if not errors and not forced and model is not original:
+        errors.append((applied[0].pass_id, OptimizationError("restore() did not return the model it was applied to")))
+    return errors
+
+
+def _put_back(before: Structure) -> list[Exception]:
+    """Gives the model its parts and its weights' bytes, whatever a pass did to them; what could not be done."""
+    errors: list[Exception] = []
+    try:
+        before.put_back()
+    except Exception as error:
+        errors.append(error)
+    try:
+        before.model.reload_weights()
+    except Exception as error:
+        touched = before.touched_weights()
+        if touched:
+            errors.append(error)
+        else:  # as far as torch knows, nobody wrote to them
+            logger.warning("The weights could not be read again after a failed plan: %s", error)
+    return errors
+
+
+def _context(model: Any, mode: str, context: PassContext | None) -> PassContext:
+    own = PassContext(
+        mode=mode,
+        architecture=ARCHITECTURE,
+        device=torch.device(model.device).type,
+        dtype=str(model.dtype).removeprefix("torch."),
+    )
+    if context is None:
+        return own
+    if not isinstance(context, PassContext):
+        raise OptimizationPlanError(f"context is a {type(context).__name__}; expected a PassContext.")
+    if context.mode != mode:
+        raise OptimizationPlanError(f"mode is {mode!r}, but the context was made for {context.mode!r}.")
+    for name in ("architecture", "device", "dtype"):
+        if getattr(context, name) != getattr(own, name):
+            raise OptimizationCompatibilityError(
+                f"The context says {name}={getattr(context, name)!r}, but the model has {getattr(own, name)!r}."
+            )
+    return context

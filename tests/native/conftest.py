@@ -14,9 +14,9 @@ from qwen3tts.backends.native import Native, open_native, wrap_module
 EMULATION = Path(__file__).resolve().parents[1] / "emulation" / "build.py"
 
 
-def load_extension(path: Path, name: str = "_hip") -> ModuleType:
-    """A module from its file, beside others of the same name."""
-    spec = importlib.util.spec_from_file_location(name, path)
+def emulation_build() -> ModuleType:
+    """tests/emulation/build.py."""
+    spec = importlib.util.spec_from_file_location("emulation_build", EMULATION)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,13 +27,13 @@ def load_extension(path: Path, name: str = "_hip") -> ModuleType:
 @pytest.fixture(scope="session")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Native]:
     """emulated(wave width) -> the HIP module run on the CPU, compiled once."""
-    build = load_extension(EMULATION, "emulation_build")
+    build = emulation_build()
     opened: dict[int, Native] = {}
 
     def make(wave: int) -> Native:
         if wave not in opened:
             folder = tmp_path_factory.mktemp(f"emulated{wave}")
-            opened[wave] = wrap_module(load_extension(build.build_emulated(folder, wave)))
+            opened[wave] = wrap_module(build.load_emulated(build.build_emulated(folder, wave), wave))
         return opened[wave]
 
     return make

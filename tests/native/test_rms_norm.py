@@ -27,11 +27,12 @@ def ordered(x):
 
 
 def assert_close(got, want, equal_share):
-    """Equal in nearly all elements, one unit in the last place elsewhere (fp32: four, for another order of sums)."""
+    """Equal in nearly all elements. Where the last bit of the fp32 scale tips the first rounding, the second one can make
+    two units in the last place of it; fp32 may differ by four everywhere, for another order of sums."""
     assert got.dtype == want.dtype
     assert got.shape == want.shape
     apart = (ordered(got.cpu()) - ordered(want.cpu())).abs()
-    assert apart.max() <= (4 if got.dtype == torch.float32 else 1), apart.max()
+    assert apart.max() <= (4 if got.dtype == torch.float32 else 2), apart.max()
     assert (apart > 0).sum() <= max(1, (1 - equal_share) * apart.numel()), (apart > 0).double().mean()
 
 
@@ -47,7 +48,7 @@ def test_equals_the_model(native, generator, dtype):
         layer = RMSNorm(shape[-1], 1e-6)
         layer.weight.data = weight
         got = rms_norm(native, x.to(native.device), weight.to(native.device), 1e-6)
-        assert_close(got, layer(x).detach(), 0.0 if dtype == torch.float32 else 0.97)
+        assert_close(got, layer(x).detach(), 0.0 if dtype == torch.float32 else 0.99)
         assert torch.equal(layer(x), rms_norm_reference(x, weight, 1e-6))
 
 
@@ -59,7 +60,7 @@ def test_with_residual_equals_the_model(native, generator, dtype):
         total, got = add_rms_norm(native, *(t.to(native.device) for t in (x, residual, weight)), 1e-5)
         want_total, want = add_rms_norm_reference(x, residual, weight, 1e-5)
         assert torch.equal(total.cpu(), want_total)
-        assert_close(got, want, 0.0 if dtype == torch.float32 else 0.97)
+        assert_close(got, want, 0.0 if dtype == torch.float32 else 0.99)
 
 
 def test_as_exact_as_torch(native, generator):

@@ -11,7 +11,11 @@ inline void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(ad
 
 // One per operation, in the file of its name. All of them are called by bind_all (module.cpp).
 void bind_device(pybind11::module_& m);
+void bind_blas(pybind11::module_& m);
 void bind_rms_norm(pybind11::module_& m);
+void bind_sampler(pybind11::module_& m);
+void bind_skinny_product(pybind11::module_& m);
+void bind_transposed_conv(pybind11::module_& m);
 
 void bind_all(pybind11::module_& m);
 

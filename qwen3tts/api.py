@@ -15,7 +15,10 @@ from qwen3tts.backends.registry import choose, open_encoders, open_runtime
 from qwen3tts.checkpoint import open_checkpoint
 from qwen3tts.errors import OptionError, Qwen3TTSError, TextError, VoiceError
 from qwen3tts.model.config import ModelConfig
+from qwen3tts.optimization.apply import apply_profile
 from qwen3tts.optimization.manager import OptimizationManager
+from qwen3tts.optimization.profiles import Profile, find_profile
+from qwen3tts.optimization.switches import apply_switches
 from qwen3tts.optimization.tts import Optimizable
 from qwen3tts.options import DEFAULT_LOOKAHEAD, GenerateOptions, RuntimeOptions
 from qwen3tts.runtime.engine import Engine, RowSpec
@@ -64,23 +67,34 @@ def load(
     revision: str | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     offline: bool = False,
+    profile: str | os.PathLike[str] | Profile | None = None,
+    verify: bool = True,
 ) -> "TTS":
     """Loads a model: a checkpoint folder, or a hub id, which is downloaded first.
 
     backend: "auto" (the best present), "torch" (plain torch on any device), "cpu", "cuda" or "hip". dtype: of the
-    transformers; the codec always computes in float32. revision, cache_dir, offline: for hub ids.
-    Raises BackendError, CheckpointError (with its kinds) or OptionError.
+    transformers; the codec always computes in float32. revision, cache_dir, offline: for hub ids. profile: which
+    optimization passes are switched on: "reference", "default" (None), "low-latency", "throughput", or a .toml file
+    (docs/optimization.md). verify: compare each pass with the plain model once on this machine.
+    Raises BackendError, CheckpointError (with its kinds), OptionError or OptimizationError.
     """
     started = time.perf_counter()
     name, where = choose(backend, device)
     kind = parse_dtype(dtype, where)
+    plan = apply_switches(find_profile(profile, name))
     checkpoint = open_checkpoint(model, revision=revision, cache_dir=cache_dir, offline=offline)
     template = ChatTemplate.from_config(checkpoint.config, TextTokenizer.from_folder(checkpoint.path))
     options = runtime if runtime is not None else RuntimeOptions()
     opened = open_runtime(name, checkpoint=checkpoint, device=where, dtype=kind, options=options)
     encoders = open_encoders(checkpoint, where, kind)
-    seconds = time.perf_counter() - started
-    return TTS(opened, template, checkpoint.generation_config, encoders, backend=name, load_seconds=seconds)
+    tts = TTS(opened, template, checkpoint.generation_config, encoders, backend=name, profile=plan)
+    try:
+        apply_profile(tts, plan, verify=verify)
+    except BaseException:
+        tts.close()
+        raise
+    tts.load_seconds = time.perf_counter() - started
+    return tts
 
 
 class TTS(Streaming, Optimizable):
@@ -94,7 +108,7 @@ class TTS(Streaming, Optimizable):
         encoders: Encoders,
         *,
         backend: str,
-        load_seconds: float,
+        profile: Profile,
     ) -> None:
         self._runtime: Runtime | None = runtime
         self._engine = Engine(runtime, template, generation_config.get("max_new_tokens"))
@@ -104,7 +118,8 @@ class TTS(Streaming, Optimizable):
         self._foreign: set[str] = set()
         self.config: ModelConfig = runtime.config
         self.generation_config = dict(generation_config)
-        self.backend_name, self.load_seconds = backend, load_seconds
+        self.backend_name, self.profile = backend, profile
+        self.load_seconds = 0.0
         self.device, self.dtype = runtime.device, runtime.dtype
 
     # ------------------------------------------------------------ what it can do

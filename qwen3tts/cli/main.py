@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from qwen3tts._version import __version__
-from qwen3tts.cli import voice
+from qwen3tts.cli import optimize, voice
 from qwen3tts.cli.clone import clone, design
 from qwen3tts.cli.console import run
 from qwen3tts.cli.doctor import doctor
@@ -20,6 +20,7 @@ app.command()(generate)
 app.command()(clone)
 app.command()(design)
 app.add_typer(voice.app, name="voice")
+app.add_typer(optimize.app, name="optimize")
 app.command()(inspect)
 app.command()(voices)
 app.command()(doctor)

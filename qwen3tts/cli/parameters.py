@@ -32,6 +32,20 @@ Offline = Annotated[
 
 Backend = Annotated[str, typer.Option(help="auto, torch, cpu, cuda or hip.", rich_help_panel=RUNTIME)]
 Device = Annotated[str | None, typer.Option(help="Device of PyTorch, for instance cuda:1.", rich_help_panel=RUNTIME)]
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        help="reference, default, low-latency, throughput, or a .toml file.", show_default="default",
+        rich_help_panel=RUNTIME,
+    ),
+]  # fmt: skip
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify/--no-verify", metavar=FLAG, rich_help_panel=RUNTIME,
+        help="Compare each optimization pass with the plain model, once per machine.",
+    ),
+]  # fmt: skip
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.", rich_help_panel=RUNTIME)]
 
 MaxFrames = Annotated[

@@ -1,0 +1,241 @@
+"""A profile at load: passes that can be used, that cannot, and whose checks fail."""
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import qwen3tts
+from qwen3tts.errors import OptimizationCompatibilityError, OptionError
+from qwen3tts.optimization import apply as apply_module
+from qwen3tts.optimization import compare as compare_module
+from qwen3tts.optimization.apply import apply_profile, checks
+from qwen3tts.optimization.compare import compare
+from qwen3tts.optimization.evidence_store import EvidenceStore
+from qwen3tts.optimization.manifest import Manifest
+from qwen3tts.optimization.passes import Capabilities, Evidence, OptimizationPass, PassContext, PassResult
+from qwen3tts.optimization.profiles import PlannedPass, Profile
+from qwen3tts.optimization.registry import PassRegistry
+from qwen3tts.options import GenerateOptions
+
+
+class Wrapper:
+    """A codec that does what the other one does, on a scale."""
+
+    def __init__(self, inner: Any, scale: float) -> None:
+        self.inner, self.scale, self.model = inner, scale, inner.model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def decode(self, states: Any, codes: Any) -> list[Any]:
+        return [piece * self.scale for piece in self.inner.decode(states, codes)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scaled(OptimizationPass):
+    """Replaces the codec. With a scale of 1 it is right."""
+
+    pass_id = "test.scaled"
+    optimization_kind = "codec-kernels"
+    capabilities = Capabilities()
+    scale: float = 1.0
+    usable: bool = True
+    checked: ClassVar[list[float]] = []
+
+    def validate(self, model: Any, context: PassContext) -> None:
+        if not self.usable:
+            raise OptimizationCompatibilityError("There is no such card here.")
+
+    def apply(self, model: Any, context: PassContext) -> PassResult:
+        before = model.codec
+        model.codec = Wrapper(before, self.scale)
+        return PassResult(model, before)
+
+    def restore(self, model: Any, state: Any, context: PassContext) -> Any:
+        model.codec = state
+        return model
+
+    def check(self, model: Any, state: Any, context: PassContext) -> Evidence:
+        self.checked.append(self.scale)
+        error = abs(self.scale - 1)
+        return Evidence("samples", "the plain codec", error, 1e-6, error <= 1e-6, 0.01)
+
+
+class Unchecked(Scaled):
+    pass_id = "test.unchecked"
+    capabilities = Capabilities(devices=("cpu",))
+
+    def check(self, model: Any, state: Any, context: PassContext) -> None:
+        return None
+
+
+class Elsewhere(Scaled):
+    pass_id = "test.elsewhere"
+    capabilities = Capabilities(devices=("cuda",))
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = PassRegistry()
+    for name, kind in (("scaled", Scaled), ("unchecked", Unchecked), ("elsewhere", Elsewhere)):
+        own.register(name)(kind)
+    for module in (apply_module, compare_module):
+        monkeypatch.setattr(module, "default_registry", own)
+    monkeypatch.setattr(Scaled, "checked", [])
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_checkpoint) -> Iterator[Any]:
+    with qwen3tts.load(tiny_checkpoint(), backend="cpu") as tts:
+        yield tts
+
+
+@pytest.fixture
+def tts(loaded: Any) -> Iterator[Any]:
+    yield loaded
+    if loaded.optimization_result() is not None:
+        loaded.restore_optimization_plan()
+
+
+def profile(*passes: PlannedPass) -> Profile:
+    return Profile("test", "torch", "", passes)
+
+
+def speak(tts: Any) -> np.ndarray:
+    return tts.generate("Profile.", voice=tts.voices[0], options=GenerateOptions(max_frames=3)).samples
+
+
+def test_nothing_is_applied_without_passes(tts) -> None:
+    assert tts.profile.name == "default"
+    assert tts.optimization_manifest() == {}
+    apply_profile(tts, profile())
+    assert tts.optimization_result() is None
+
+
+def test_check_is_made_once_per_machine(tts, tmp_path) -> None:
+    store = EvidenceStore(tmp_path)
+    plain = speak(tts)
+    for _ in range(3):
+        apply_profile(tts, profile(PlannedPass("scaled")), store=store)
+        assert np.array_equal(speak(tts), plain)
+        manifest = tts.optimization_manifest("inference")
+        assert manifest["passes"][0]["metadata"]["evidence"]["passed"] is True
+        assert Manifest.from_json(manifest.to_json()).to_json() == manifest.to_json()
+        tts.restore_optimization_plan()
+    assert Scaled.checked == [1.0]
+    apply_profile(tts, profile(PlannedPass("scaled", {"scale": 1.0 + 1e-7})), store=store)
+    assert len(Scaled.checked) == 2, "other options, another check"
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_failed_check_leaves_the_pass_off(tts, tmp_path, caplog, known: bool) -> None:
+    store = EvidenceStore(tmp_path)
+    plain = speak(tts)
+    plan = profile(PlannedPass("scaled", {"scale": 0.5}), PlannedPass("unchecked"))
+    for _ in range(1 + known):
+        if tts.optimization_result() is not None:
+            tts.restore_optimization_plan()
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            apply_profile(tts, plan, store=store)
+        assert "'scaled' is left off: its check failed: samples differ by 0.5" in caplog.text
+    assert Scaled.checked == [0.5]
+    assert np.array_equal(speak(tts), plain)
+    first, second = tts.optimization_manifest("inference")["passes"]
+    assert first["pass"] == "test.scaled"
+    assert first["configuration"] == {"scale": 0.5, "usable": True}
+    assert first["runtime_status"]["outcome"] == "not-applicable"
+    assert "check failed" in first["runtime_status"]["reason"]
+    assert second["runtime_status"]["outcome"] == "applied"
+    assert second["metadata"] == {"evidence": None, "evidence_reason": "this pass has no check"}
+    lines = checks(tts.optimization_result())
+    assert "left off" in lines[0]
+    assert "no check" in lines[1]
+
+
+def test_required_pass_that_fails_its_check_raises_and_nothing_is_applied(tts, tmp_path) -> None:
+    plain = speak(tts)
+    plan = profile(PlannedPass("unchecked"), PlannedPass("scaled", {"scale": 2.0}, "required"))
+    with pytest.raises(OptimizationCompatibilityError, match="'scaled' is required, but cannot be used: its check"):
+        apply_profile(tts, plan, store=EvidenceStore(tmp_path))
+    assert tts.optimization_result() is None
+    assert np.array_equal(speak(tts), plain)
+
+
+@pytest.mark.parametrize(
+    ("planned", "reason"),
+    [
+        (PlannedPass("scaled", {"usable": False}), "There is no such card here"),
+        (PlannedPass("elsewhere"), "does not support the device 'cpu'"),
+    ],
+    ids=["validate", "capabilities"],
+)
+def test_pass_that_cannot_be_used_here(tts, tmp_path, caplog, planned: PlannedPass, reason: str) -> None:
+    with caplog.at_level(logging.WARNING):
+        apply_profile(tts, profile(planned), store=EvidenceStore(tmp_path))
+    assert reason in caplog.text
+    (entry,) = tts.optimization_manifest("inference")["passes"]
+    assert entry["runtime_status"] == {"outcome": "not-applicable", "reason": entry["runtime_status"]["reason"]}
+    assert reason in entry["runtime_status"]["reason"]
+    assert entry["metadata"] == {"evidence": None, "evidence_reason": "not applicable"}
+    tts.restore_optimization_plan()
+    with pytest.raises(OptimizationCompatibilityError, match=reason):
+        apply_profile(tts, profile(dataclasses.replace(planned, requirement="required")))
+    assert tts.optimization_result() is None
+
+
+def test_verify_false_checks_nothing_and_says_so(tts, tmp_path) -> None:
+    apply_profile(tts, profile(PlannedPass("scaled", {"scale": 0.5})), verify=False, store=EvidenceStore(tmp_path))
+    assert Scaled.checked == []
+    (entry,) = tts.optimization_manifest("inference")["passes"]
+    assert entry["metadata"] == {"evidence": None, "evidence_reason": "not checked: verify=False"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_that_raises_takes_the_plan_back(tts, tmp_path, monkeypatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(Scaled, "check", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        apply_profile(tts, profile(PlannedPass("scaled")), store=EvidenceStore(tmp_path))
+    assert tts.optimization_result() is None
+
+
+def test_load_takes_a_profile(tiny_checkpoint, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("QWEN3TTS_CACHE", str(tmp_path / "cache"))
+    own = tmp_path / "own.toml"
+    text = '[profile]\nname = "own"\nbackend = "torch"\n[[pass]]\nname = "scaled"\nrequirement = "required"\n'
+    own.write_text(text)
+    with qwen3tts.load(tiny_checkpoint(), backend="cpu", profile=own) as tts:
+        assert tts.profile.name == "own"
+        assert tts.optimization_manifest("inference")["passes"][0]["pass"] == "test.scaled"
+        assert len(list((tmp_path / "cache" / "evidence").iterdir())) == 1
+    own.write_text(text + "options = { usable = false }\n")
+    with pytest.raises(OptimizationCompatibilityError, match="no such card"):
+        qwen3tts.load(tiny_checkpoint(), backend="cpu", profile=own)
+    with pytest.raises(OptionError, match="There is no profile 'fast'"):
+        qwen3tts.load(tiny_checkpoint(), backend="cpu", profile="fast")
+
+
+def test_compare_tells_right_from_wrong(tts) -> None:
+    plan = profile(
+        PlannedPass("scaled"), PlannedPass("elsewhere"), PlannedPass("unchecked", {"scale": 0.5})
+    )
+    rows = {row.name: row for row in compare(tts, plan, frames=3, repeats=1)}
+    assert list(rows) == ["scaled", "elsewhere", "unchecked", "all together"]
+    assert rows["scaled"].equal
+    assert rows["scaled"].audio_error == 0.0
+    assert rows["scaled"].ratio > 0
+    assert rows["scaled"].evidence.passed
+    assert "does not support the device" in rows["elsewhere"].status
+    assert rows["elsewhere"].ratio is None
+    assert rows["unchecked"].audio_error == pytest.approx(0.5)
+    assert "cannot be used" in rows["all together"].status
+    assert tts.optimization_result() is None
+    with pytest.raises(OptionError, match="has no passes"):
+        compare(tts, profile())

@@ -1,0 +1,65 @@
+// Picks one token per row of fp32 logits: the definition of qwen3tts/model/sampling.py, bit for bit.
+//
+//   repetition penalty -> end token while it is too early and suppressed tokens to -inf -> temperature (IEEE division)
+//   -> ranks by value descending, then index ascending -> top-k -> whole-number weights floor(2^24 exp(l - l_0))
+//   -> top-p -> draw with Philox4x32-10, key = seed, counter = (frame, codebook, part, 0)
+//
+// logits fp32 [rows, vocab] with a row stride; seen u8 [rows, vocab]; suppressed u8 [vocab]; picks i64 [rows].
+// Bytes that must move: rows * vocab * 4, with the talker's masks rows * vocab * 5 + vocab.
+//
+// Shape: a block of 256 threads per row; a thread keeps its 8, 12 or 32 logits in registers as ordered 32-bit keys, so
+// memory is read once. What cannot be picked is thrown away before anything is sorted:
+//   * the maxima of the threads are sorted bitonically in groups of 32. The least of the groups' ceil(k/8)-th maxima
+//     has at least k logits at or above it: what is below is outside the top k;
+//   * a logit 17 or more below the largest has weight 0.
+// With top_k = 50 about 100 of 2048 logits are left. Up to 256 are sorted bitonically, one per thread: partners within
+// 32 lanes through shuffles, the rest (3 steps for 128, 6 for 256) through shared memory with one barrier each. More
+// (top_k = 0 or large, many equal logits) are sorted in shared memory, 6 bytes each. Nothing depends on the order of
+// execution: survivors take places given by a prefix sum, keys are all different, sums are of whole numbers.
+#pragma once
+
+#include <cstdint>
+
+namespace qwen3tts {
+
+constexpr int kSamplerMaxVocab = 8192;
+
+// How one row is sampled, as it lies in device memory. Ranges are the caller's to check.
+struct SamplerRow {
+  std::uint64_t seed;
+  float temperature;
+  float repetition_penalty;  // of seen tokens
+  std::int32_t top_k;        // 0 = off
+  std::int32_t top_p;        // round(p * 2^24), half to even; 2^24 = off
+  std::int32_t do_sample;    // 0: the lowest index of the largest logit
+  std::uint32_t part;        // third word of the counter
+  std::int32_t min_frames;   // the end token is too early in frames below this
+  std::int32_t reserved;
+};
+static_assert(sizeof(SamplerRow) == 40, "the Python side packs this layout");
+
+// What is ORed into a row's status.
+constexpr std::int32_t kSamplerNotFinite = 1;  // a logit was NaN or infinite before anything was done to it
+constexpr std::int32_t kSamplerNoPick = 2;     // a NaN, or nothing finite to draw from; the pick is 0
+
+struct SamplerArguments {
+  const float* logits;
+  std::int64_t row_stride;         // elements
+  std::int32_t rows, vocab;
+  const SamplerRow* params;        // [rows]
+  const std::int32_t* frames;      // [rows]: the frame that the pick belongs to
+  std::int32_t codebook;
+  std::uint8_t* seen;              // nullptr: no penalty. The pick is marked in it, if there is one.
+  const std::uint8_t* suppressed;  // nullptr: none
+  std::int32_t eos_id;             // -1: never too early
+  std::int64_t* picks;
+  std::int32_t* status;            // nullptr: not wanted. Never cleared here.
+};
+
+// Asynchronous. Raises std::invalid_argument for impossible arguments, std::runtime_error if the launch fails.
+void sample(const SamplerArguments& arguments, void* stream);
+
+// floor(2^24 exp(x)) of fp32 [count], x <= 0: the weights of the draw, for tests and as a building block.
+void sampler_weights(const float* x, std::int64_t* weights, std::int64_t count, void* stream);
+
+}  // namespace qwen3tts

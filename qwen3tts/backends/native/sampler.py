@@ -1,0 +1,150 @@
+"""Picks one token per row of logits, as model/sampling.py defines it; kernel: csrc/common/sampler.cpp."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qwen3tts.backends.native.checks import check, row_stride
+from qwen3tts.backends.native.module import Native
+from qwen3tts.errors import KernelArgumentError
+from qwen3tts.model.philox import random_words
+from qwen3tts.model.sampling import ONE, SamplingParams, pick_greedy, pick_philox, process_talker_logits
+
+NOT_FINITE = 1
+"""bit of a row's status: a logit was NaN or infinite before anything was done to it"""
+NO_PICK = 2
+"""bit of a row's status: a NaN, or nothing finite to draw from; the pick is 0 and not marked as seen"""
+
+_RECORD = np.dtype(
+    [
+        ("seed", np.uint64),
+        ("temperature", np.float32),
+        ("repetition_penalty", np.float32),
+        ("top_k", np.int32),
+        ("top_p", np.int32),
+        ("do_sample", np.int32),
+        ("part", np.uint32),
+        ("min_frames", np.int32),
+        ("reserved", np.int32),
+    ]
+)
+"""SamplerRow of csrc/common/sampler.h"""
+
+
+@dataclass(frozen=True)
+class SamplerRow:
+    """How one row is sampled."""
+
+    params: SamplingParams
+    seed: int
+    part: int = 0
+    repetition_penalty: float = 1.0
+    """of seen tokens; 1.0 = off"""
+    min_frames: int = 0
+    """the end token is too early in frames below this"""
+
+
+def pack_rows(rows: Sequence[SamplerRow], device: torch.device) -> Tensor:
+    """The rows as the kernel reads them: uint8 [rows, 40] on the device."""
+    packed = np.zeros(len(rows), _RECORD)
+    for record, row in zip(packed, rows, strict=True):
+        params = row.params
+        record["seed"], record["part"], record["min_frames"] = row.seed, row.part, row.min_frames
+        record["temperature"], record["repetition_penalty"] = params.temperature, row.repetition_penalty
+        record["top_k"] = min(params.top_k, np.iinfo(np.int32).max)
+        record["top_p"] = round(params.top_p * ONE)
+        record["do_sample"] = params.do_sample
+    return torch.from_numpy(packed.view(np.uint8).reshape(len(rows), _RECORD.itemsize)).to(device)
+
+
+def sample_reference(
+    logits: Tensor,
+    rows: Sequence[SamplerRow],
+    frames: Sequence[int],
+    codebook: int,
+    *,
+    seen: Tensor | None = None,
+    suppressed: Tensor | None = None,
+    eos_id: int | None = None,
+) -> Tensor:
+    """What `sample` does, row by row with the functions of model/sampling.py."""
+    vocab, picks = logits.shape[1], []
+    nothing = torch.zeros(vocab, dtype=torch.bool, device=logits.device)
+    for i, (row, frame) in enumerate(zip(rows, frames, strict=True)):
+        scores = process_talker_logits(
+            logits[i],
+            nothing if seen is None else seen[i],
+            row.repetition_penalty,
+            nothing if suppressed is None else suppressed,
+            eos_id if frame < row.min_frames else None,
+        )
+        if row.params.do_sample:
+            word = random_words(row.seed, frame, 1, codebook + 1, row.part)[0, codebook]
+            pick = pick_philox(scores, row.params, torch.tensor(int(word), device=logits.device))
+        else:
+            pick = pick_greedy(scores)
+        if seen is not None:
+            seen[i, pick] = True
+        picks.append(pick)
+    return torch.stack(picks) if picks else torch.empty(0, dtype=torch.int64, device=logits.device)
+
+
+def sample(
+    native: Native,
+    logits: Tensor,
+    rows: Tensor,
+    frames: Tensor,
+    codebook: int,
+    *,
+    seen: Tensor | None = None,
+    suppressed: Tensor | None = None,
+    eos_id: int | None = None,
+    status: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """fp32 logits [B, V] (rows at equal distances), V at most 8192 -> picks int64 [B]. Waits for nothing.
+
+    rows: uint8 [B, 40] from `pack_rows`. frames: int32 [B], the frame that each pick belongs to. seen: bool [B, V],
+    penalised, and the pick is marked in it. suppressed: bool [V], never picked. eos_id: the token that is too early in
+    a row's first frames. status: int32 [B], into which NOT_FINITE and NO_PICK are ORed. out: where to write the picks.
+
+    The same picks as `sample_reference`, bit for bit; a row whose status gets NO_PICK has no defined pick there."""
+    check("logits", logits, native=native, dtype=torch.float32, shape=(None, None), contiguous=False)
+    count, vocab = logits.shape
+    limit = native.module.sampler_max_vocab
+    if not 1 <= vocab <= limit:
+        raise KernelArgumentError(f"logits has rows of {vocab}, expected 1 to {limit}.")
+    if eos_id is not None and not 0 <= eos_id < vocab:
+        raise KernelArgumentError(f"eos_id is {eos_id}, expected one of the {vocab} tokens, or None.")
+    check("rows", rows, native=native, dtype=torch.uint8, shape=(count, _RECORD.itemsize))
+    check("frames", frames, native=native, dtype=torch.int32, shape=(count,))
+    if seen is not None:
+        check("seen", seen, native=native, dtype=torch.bool, shape=(count, vocab))
+    if suppressed is not None:
+        check("suppressed", suppressed, native=native, dtype=torch.bool, shape=(vocab,))
+    if status is not None:
+        check("status", status, native=native, dtype=torch.int32, shape=(count,))
+    picks = torch.empty(count, dtype=torch.int64, device=logits.device) if out is None else out
+    if out is not None:
+        check("out", out, native=native, dtype=torch.int64, shape=(count,))
+    native.module.sample(
+        logits.data_ptr(), row_stride("logits", logits), count, vocab, rows.data_ptr(), frames.data_ptr(), codebook,
+        _pointer(seen), _pointer(suppressed), -1 if eos_id is None else eos_id, picks.data_ptr(), _pointer(status),
+        native.stream(),
+    )  # fmt: skip
+    return picks
+
+
+def exp_weights(native: Native, x: Tensor) -> Tensor:
+    """sampling.exp_weights of fp32 x <= 0 -> int64, shaped as x."""
+    check("x", x, native=native, dtype=torch.float32)
+    weights = torch.empty(x.shape, dtype=torch.int64, device=x.device)
+    native.module.sampler_weights(x.data_ptr(), weights.data_ptr(), x.numel(), native.stream())
+    return weights
+
+
+def _pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

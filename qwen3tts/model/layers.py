@@ -46,6 +46,11 @@ def independent_rows() -> Iterator[None]:
         _independent.reset(token)
 
 
+def rows_are_independent() -> bool:
+    """Whether this runs inside `independent_rows`."""
+    return _independent.get()
+
+
 def product(x: Tensor, weight: Tensor) -> Tensor:
     """x [N, in] @ weight [out, in]ᵀ -> [N, out]."""
     if x.shape[0] == 1 or x.device.type != "cpu" or not _independent.get():

@@ -94,44 +94,29 @@ class OptimizationManager:
             )
         plan = make_plan(passes, registry or default_registry)
         before = Structure(model)
-        self._validate(plan, model, context, before)
-        result = _Transaction(model, context, before).run(plan)
+        left_off = self._validate(plan, model, context, before)
+        result = _Transaction(model, context, before, left_off).run(plan)
         self._active[mode] = _Active(result, model, before)
         logger.info("applied %s", ", ".join(entry.declaration.qualified_id for entry in plan))
         return result
 
-    def _validate(self, plan: Sequence[PlanItem], model: Any, context: PassContext, before: Structure) -> None:
-        for entry in plan:
-            declared = entry.declaration
-            problems = declared.capabilities.problems(context)
-            if declared.requires_architecture_support and declared.kind not in SUPPORTED_KINDS:
-                problems.append(f"the architecture {context.architecture!r}, which offers no {declared.kind!r}")
-            if problems:
-                raise OptimizationCompatibilityError(
-                    f"The pass {declared.qualified_id!r} does not support {'; nor '.join(problems)}."
-                )
+    def _validate(
+        self, plan: Sequence[PlanItem], model: Any, context: PassContext, before: Structure
+    ) -> dict[str, str]:
+        """Asks every pass whether it fits: pass_id -> why an optional one is left off."""
+        left_off: dict[str, str] = {}
         for entry in plan:
             try:
-                entry.item.validate(model, context)
-            except OptimizationError:
-                raise
-            except Qwen3TTSError as error:
-                raise OptimizationCompatibilityError(
-                    f"The pass {entry.declaration.qualified_id!r} cannot be used: {error}"
-                ) from error
-            except Exception as error:
-                raise OptimizationApplicationError(entry.declaration.pass_id, error) from error
-            finally:
-                changed = before.differences() or before.touched_weights()
-                if changed:
-                    _put_back(before)
-            if changed:
-                raise OptimizationPlanError(
-                    f"The pass {entry.declaration.qualified_id!r} changed the model while it was asked whether it fits "
-                    f"({changed[0]}); the change was taken back."
-                )
+                _check_capabilities(entry, context)
+                _ask(entry, model, context, before)
+            except OptimizationCompatibilityError as error:
+                if not entry.item.optional:
+                    raise
+                left_off[entry.declaration.pass_id] = str(error)
+                logger.info("left off: %s", error)
         for entry in plan:
             entry.check_unchanged()
+        return left_off
 
     # ------------------------------------------------------------ restore
 
@@ -162,11 +147,44 @@ class OptimizationManager:
         return active.original
 
 
+def _check_capabilities(entry: PlanItem, context: PassContext) -> None:
+    declared = entry.declaration
+    problems = declared.capabilities.problems(context)
+    if declared.requires_architecture_support and declared.kind not in SUPPORTED_KINDS:
+        problems.append(f"the architecture {context.architecture!r}, which offers no {declared.kind!r}")
+    if problems:
+        raise OptimizationCompatibilityError(
+            f"The pass {declared.qualified_id!r} does not support {'; nor '.join(problems)}."
+        )
+
+
+def _ask(entry: PlanItem, model: Any, context: PassContext, before: Structure) -> None:
+    """Lets a pass validate, and sees to it that it only looks."""
+    name = entry.declaration.qualified_id
+    try:
+        entry.item.validate(model, context)
+    except OptimizationError:
+        raise
+    except Qwen3TTSError as error:
+        raise OptimizationCompatibilityError(f"The pass {name!r} cannot be used: {error}") from error
+    except Exception as error:
+        raise OptimizationApplicationError(entry.declaration.pass_id, error) from error
+    finally:
+        changed = before.differences() or before.touched_weights()
+        if changed:
+            _put_back(before)
+    if changed:
+        raise OptimizationPlanError(
+            f"The pass {name!r} changed the model while it was asked whether it fits ({changed[0]}); the change was "
+            "taken back."
+        )
+
+
 class _Transaction:
     """One run over a plan that ends with every pass applied, or undone."""
 
-    def __init__(self, model: Any, context: PassContext, before: Structure) -> None:
-        self.model, self.context, self.before = model, context, before
+    def __init__(self, model: Any, context: PassContext, before: Structure, left_off: dict[str, str]) -> None:
+        self.model, self.context, self.before, self.left_off = model, context, before, left_off
         self.original, self.keys = model, state_keys(model)
         self.applied: list[AppliedPass] = []
 
@@ -193,7 +211,11 @@ class _Transaction:
         return result
 
     def _step(self, entry: PlanItem) -> None:
-        result = entry.item.apply(self.model, self.context)
+        reason = self.left_off.get(entry.declaration.pass_id)
+        if reason is not None:
+            result = entry.item.not_applicable_result(self.model, reason)
+        else:
+            result = entry.item.apply(self.model, self.context)
         if not isinstance(result, PassResult):
             raise OptimizationError(f"apply() returned a {type(result).__name__}; expected a PassResult")
         self.applied.append(AppliedPass(entry.item, entry.declaration, result))

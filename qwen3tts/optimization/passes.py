@@ -165,6 +165,12 @@ class OptimizationPass(ABC):
     capabilities: ClassVar[Capabilities] = Capabilities()
 
     @property
+    def optional(self) -> bool:
+        """True (a policy of "auto"): where its capabilities or `validate` refuse, the pass is left off and the manifest
+        says why. False: that is an error, before anything is changed."""
+        return False
+
+    @property
     def qualified_id(self) -> str:
         """pass_id@pass_version."""
         return f"{self.pass_id}@{self.pass_version}"
@@ -178,8 +184,7 @@ class OptimizationPass(ABC):
     def validate(self, model: Any, context: PassContext) -> None:  # noqa: B027 most passes need no more than their capabilities
         """Raises OptimizationCompatibilityError if the pass cannot work here. Changes nothing, builds nothing.
 
-        The manager has compared capabilities and context already. `auto` policies accept here and return
-        not_applicable_result from apply; `required` ones raise."""
+        The manager has compared capabilities and context already. See `optional` for policies."""
 
     @abstractmethod
     def apply(self, model: Any, context: PassContext) -> PassResult:

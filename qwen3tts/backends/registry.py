@@ -1,16 +1,19 @@
 """Backends by name. `auto` takes the best one that is present; a named one that is missing says why."""
 
 import importlib
-import importlib.util
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from qwen3tts.backends.native import open_native
 from qwen3tts.checkpoint import Checkpoint
 from qwen3tts.errors import BackendError, nearest
 from qwen3tts.runtime.protocols import Runtime
 from qwen3tts.voice.clone import Encoders
+
+logger = logging.getLogger(__name__)
 
 NATIVE = ("cuda", "hip")
 NAMES = ("auto", "torch", "cpu", *NATIVE)
@@ -29,10 +32,13 @@ class BackendStatus:
 
 
 def _native_status(name: str) -> BackendStatus:
-    if importlib.util.find_spec(f"qwen3tts._{name}") is None:
-        reason = f"this installation has no {name.upper()} kernels (the module qwen3tts._{name} is not built)"
-        return BackendStatus(name, False, reason, "")
-    return BackendStatus(name, False, f"qwen3tts._{name} is there, but this version cannot drive it", "")
+    try:
+        native = open_native(name)
+    except BackendError as error:
+        return BackendStatus(name, False, str(error), "")
+    module = native.module
+    kernels = f"{'HIP' if name == 'hip' else 'CUDA'} {module.toolkit} kernels for {module.architectures}"
+    return BackendStatus(name, True, f"{kernels} on {torch.cuda.get_device_name(native.device)}", str(native.device))
 
 
 def best_device() -> torch.device:
@@ -61,13 +67,31 @@ def choose(backend: str, device: str | torch.device | None) -> tuple[str, torch.
     if backend not in NAMES:
         raise BackendError(f"There is no backend {backend!r}.{nearest(backend, NAMES)} There are: {', '.join(NAMES)}.")
     if backend in NATIVE:
-        status = _native_status(backend)
-        raise BackendError(f"The backend {backend!r} cannot be used: {status.reason}. backend='torch' runs anywhere.")
+        try:
+            return backend, open_native(backend, device).device
+        except BackendError as error:
+            raise BackendError(
+                f"The backend {backend!r} cannot be used: {error} backend='torch' runs anywhere."
+            ) from error
     if backend == "cpu":
         if device is not None and torch.device(device).type != "cpu":
             raise BackendError(f"backend='cpu' runs on the CPU, not on {device}; use backend='torch' for that device.")
         return "torch", torch.device("cpu")
-    return "torch", best_device() if device is None else _checked_device(device)
+    where = best_device() if device is None else _checked_device(device)
+    if backend == "auto" and where.type == "cuda":
+        return _fastest(where), where
+    return "torch", where
+
+
+def _fastest(device: torch.device) -> str:
+    """The native backend of torch's GPU, or "torch" where it cannot be opened."""
+    name = "hip" if torch.version.hip else "cuda"
+    try:
+        open_native(name, device)
+    except BackendError as error:
+        logger.info("The backend 'auto' runs on plain torch, without the %s kernels: %s", name.upper(), error)
+        return "torch"
+    return name
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

@@ -50,10 +50,29 @@ def examine() -> dict[str, Any]:
             "threads": torch.get_num_threads(),
         },
         "gpus": gpus,
+        "native": {name: _native(name) for name in ("cuda", "hip")},
         "backends": [
             {"name": b.name, "available": b.available, "reason": b.reason, "device": b.device} for b in probe()
         ],
     }
+
+
+def _native(name: str) -> dict[str, Any]:
+    """What was built of a backend's kernels, and the GPUs they see. Their runtime is asked only if it is torch's."""
+    from qwen3tts.backends.native import open_native
+    from qwen3tts.backends.native.build_info import build_record
+    from qwen3tts.errors import BackendError
+
+    record = build_record(name)
+    facts: dict[str, Any] = {
+        "built": record.built, "reason": record.reason, "toolkit": record.toolkit, "targets": record.targets,
+        "platform": None, "devices": [], "versions": None,
+    }  # fmt: skip
+    try:
+        module = open_native(name).module
+    except BackendError:
+        return facts  # why is said by the backend's line
+    return facts | {"platform": module.platform, "devices": module.devices(), "versions": module.versions()}
 
 
 def _version(package: str) -> str | None:
@@ -76,6 +95,14 @@ def _show(facts: dict[str, Any]) -> None:
         print(f"gpu      {gpu['device']}: {gpu['name']}, {gpu['memory_bytes'] / 2**30:.1f} GiB")
     if not facts["gpus"]:
         print("gpu      none that torch can use")
+    for name, native in facts["native"].items():
+        if not native["built"]:
+            print(f"kernels  {name:6} not built: {native['reason']}")
+            continue
+        print(f"kernels  {name:6} {native['toolkit']} for {native['targets'].replace(';', ', ')}")
+        for device in native["devices"]:
+            size = f"{device['multiprocessors']} multiprocessors, {device['l2_bytes'] / 2**20:.0f} MiB L2"
+            print(f"                {device['name']}: {device['architecture']}, waves of {device['wave_size']}, {size}")
     for backend in facts["backends"]:
         state = "yes" if backend["available"] else "no "
         print(f"backend  {backend['name']:6} {state} {re.sub(r'[.]$', '', backend['reason'])}")

@@ -77,8 +77,8 @@ def test_one_bad_text_of_many_stops_the_call_before_the_first_frame(tts):
 def test_backends_and_devices(tiny_checkpoint):
     folder = tiny_checkpoint()
     for arguments, message in [
-        ({"backend": "cuda"}, "_cuda is not built"),
-        ({"backend": "hip"}, "_hip is not built"),
+        ({"backend": "cuda", "device": "cpu"}, "backend 'cuda' cannot be used"),
+        ({"backend": "hip", "device": "cpu"}, "backend 'hip' cannot be used"),
         ({"backend": "tourch"}, "Did you mean 'torch'"),
         ({"backend": "torch", "device": "nonsense"}, "cannot be used"),
         ({"backend": "cpu", "device": "cuda"}, "runs on the CPU"),

@@ -27,8 +27,8 @@ def ordered(x):
 
 
 def assert_close(got, want, equal_share):
-    """Equal in nearly all elements. Where the last bit of the fp32 scale tips the first rounding, the second one can make
-    two units in the last place of it; fp32 may differ by four everywhere, for another order of sums."""
+    """Equal in nearly all elements. Where the last bit of the fp32 scale tips the first rounding, the second one can
+    make two units in the last place of it; fp32 may differ by four everywhere, for another order of sums."""
     assert got.dtype == want.dtype
     assert got.shape == want.shape
     apart = (ordered(got.cpu()) - ordered(want.cpu())).abs()

@@ -1,15 +1,14 @@
 """Opens a native module on a device, after making sure that it shares torch's GPU runtime."""
 
 import importlib
-import json
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from qwen3tts.backends.native.build_info import build_record
 from qwen3tts.errors import BackendError
 
 NAMES = ("cuda", "hip")
@@ -40,16 +39,6 @@ def wrap_module(module: ModuleType | Any, platform: str = "emulation") -> Native
     return Native("hip", platform, module, torch.device("cpu"))
 
 
-def build_reason(name: str) -> str:
-    """Why this installation has no `name` module, as the build recorded it."""
-    recorded: dict[str, Any] = {}
-    file = resources.files("qwen3tts") / "_build_info.json"
-    if file.is_file():
-        recorded = json.loads(file.read_text(encoding="utf-8"))
-    reason = recorded.get(name, {}).get("reason") or "the package is run from its source folder, where nothing is built"
-    return f"this installation has no {name.upper()} kernels: {reason}"
-
-
 def import_native(name: str) -> ModuleType:
     """The module qwen3tts._cuda or qwen3tts._hip. Raises BackendError with the reason and the remedy.
 
@@ -60,17 +49,17 @@ def import_native(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != f"qwen3tts._{name}":
             raise
-        raise BackendError(f"{build_reason(name)}. {_rebuild(name)}") from error
-    except ImportError as error:
+        reason = build_record(name).reason
         raise BackendError(
-            f"The module qwen3tts._{name} cannot be loaded: {error}. It needs the GPU runtime library it was built "
-            f"for: install that version of {'ROCm' if name == 'hip' else 'CUDA'}, or build qwen3tts again on this "
-            "machine."
+            f"this installation has no {name.upper()} kernels: {reason}. Build it with the toolkit installed: "
+            f"pip install -C cmake.define.QWEN3TTS_{name.upper()}=ON qwen3tts."
         ) from error
-
-
-def _rebuild(name: str) -> str:
-    return f"Build it with the toolkit installed: pip install -C cmake.define.QWEN3TTS_{name.upper()}=ON qwen3tts."
+    except ImportError as error:
+        toolkit = f"{'ROCm' if name == 'hip' else 'CUDA'} {build_record(name).toolkit}"
+        raise BackendError(
+            f"the module qwen3tts._{name} cannot be loaded: {error}. Install the libraries of {toolkit}, with which it "
+            "was built, or build qwen3tts again on this machine."
+        ) from error
 
 
 def check_runtime(name: str, platform: str, runtime_major: int, toolkit: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
+from qwen3tts.backends.native.module import Native
 from qwen3tts.backends.torch.codec import TorchCodecDecoder
 from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder
 from qwen3tts.checkpoint import Checkpoint, load_module
@@ -29,6 +30,9 @@ def stored_dtype(key: str, stored: torch.dtype, dtype: torch.dtype) -> torch.dty
 
 class TorchRuntime:
     """See runtime.protocols.Runtime."""
+
+    native: Native | None = None
+    """kernels that optimization passes may call; set by the backends that have some"""
 
     def __init__(
         self,

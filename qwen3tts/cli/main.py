@@ -11,6 +11,7 @@ from qwen3tts.cli.console import run
 from qwen3tts.cli.doctor import doctor
 from qwen3tts.cli.generate import generate
 from qwen3tts.cli.inspect import inspect, voices
+from qwen3tts.cli.selftest import selftest
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
@@ -24,6 +25,7 @@ app.add_typer(optimize.app, name="optimize")
 app.command()(inspect)
 app.command()(voices)
 app.command()(doctor)
+app.command()(selftest)
 
 
 def _show_version(asked: bool) -> None:

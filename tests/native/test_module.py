@@ -72,7 +72,7 @@ def test_the_same_runtime_opens(machine, install):
 @pytest.mark.parametrize(
     ("name", "platform", "toolkit", "versions", "message"),
     [
-        ("hip", "amd", "6.4", {"hip": "7.0.1"}, "built for HIP 6.4, but torch .* brings ROCm 7.0.1.*a torch for ROCm 6"),
+        ("hip", "amd", "6.4", {"hip": "7.0.1"}, "built for HIP 6.4, but torch .* brings ROCm 7.0.1.*torch for ROCm 6"),
         ("hip", "amd", "7.0", {"hip": "6.3.42"}, "build qwen3tts with ROCm 6"),
         ("hip", "amd", "6.4", {"cuda": "12.8"}, "is for CUDA 12.8. Install a torch for ROCm"),
         ("hip", "amd", "6.4", {}, "is for the CPU only. Install a torch for ROCm"),

@@ -28,11 +28,11 @@ def ordered(x):
 
 def assert_close(got, want, equal_share):
     """Equal in nearly all elements. Where the last bit of the fp32 scale tips the first rounding, the second one can
-    make two units in the last place of it; fp32 may differ by four everywhere, for another order of sums."""
+    make two units in the last place of it; fp32 may differ by eight everywhere, for another order of sums."""
     assert got.dtype == want.dtype
     assert got.shape == want.shape
     apart = (ordered(got.cpu()) - ordered(want.cpu())).abs()
-    assert apart.max() <= (4 if got.dtype == torch.float32 else 2), apart.max()
+    assert apart.max() <= (8 if got.dtype == torch.float32 else 2), apart.max()
     assert (apart > 0).sum() <= max(1, (1 - equal_share) * apart.numel()), (apart > 0).double().mean()
 
 

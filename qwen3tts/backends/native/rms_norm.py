@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from qwen3tts.backends.native.cases import Call, Case, units_in_last_place
 from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, check, row_stride
 from qwen3tts.backends.native.module import Native
 
@@ -75,3 +76,48 @@ def _launch(
         0 if total is None else row_stride("total_out", total), row_stride("out", y),
         eps, DTYPE_CODES[x.dtype], native.stream(),
     )  # fmt: skip
+
+
+def selftest_cases() -> list[Case]:
+    """Norms of the released models: hidden sizes 1024 and 2048 at 1, 8 and 64 rows, and the heads' queries."""
+    sizes = [(1, 1024), (8, 1024), (1, 2048), (8, 2048), (64, 2048), (16, 128), (1024, 128), (4096, 2048), (3, 1537)]
+    return [
+        _case(rows, width, dtype, residual)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16)
+        for residual in (False, True)
+        for rows, width in sizes
+    ]
+
+
+def _case(rows: int, width: int, dtype: torch.dtype, residual: bool) -> Case:
+    def prepare(native: Native, generator: torch.Generator) -> Call:
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator).to(native.device, dtype)
+
+        x, other, weight = draw(rows, width), draw(rows, width), draw(width)
+        y, total = torch.empty_like(x), torch.empty_like(x)
+        size = x.element_size()
+        if residual:
+            return Call(
+                lambda: add_rms_norm(native, x, other, weight, 1e-6, total_out=total, out=y),
+                lambda: (total, y),
+                lambda: add_rms_norm_reference(x, other, weight, 1e-6),
+                (4 * rows + 1) * width * size,
+            )
+        return Call(
+            lambda: rms_norm(native, x, weight, 1e-6, out=y),
+            lambda: (y,),
+            lambda: (rms_norm_reference(x, weight, 1e-6),),
+            (2 * rows + 1) * width * size,
+        )
+
+    return Case(
+        "rms_norm",
+        f"{rows} x {width}{', with residual' if residual else ''}",
+        str(dtype).removeprefix("torch."),
+        prepare,
+        units_in_last_place,
+        "units in the last place",
+        8 if dtype == torch.float32 else 2,  # fp32: another order of sums, an exact root; else two roundings
+        small=rows * width < 10_000,
+    )

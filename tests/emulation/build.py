@@ -1,17 +1,24 @@
 """Builds the HIP backend for the CPU: the project's kernels against the emulation of HIP in this folder.
 
 The module that comes out is ``_hip`` with every binding, its pointers those of CPU tensors and its stream 0. Both wave
-widths may be loaded into one process: nothing of a module is visible to the other.
+widths may be loaded into one process: nothing of a module is visible to the other. Object files are kept in the
+project's ``.cache`` under a hash of all that goes into them.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import hashlib
 import importlib.util
+import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ExtensionFileLoader
@@ -20,7 +27,8 @@ from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-RUNTIME = HERE / "runtime"
+CACHE = ROOT / ".cache" / "emulation"
+KEEP_SECONDS = 3 * 24 * 3600
 
 SANITIZERS = ("-fsanitize=address,alignment,bounds", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
 
@@ -30,40 +38,28 @@ class EmulationBuildError(RuntimeError):
 
 
 def kernel_sources() -> list[Path]:
-    """Everything in csrc/common: all of it is kernels and their launchers."""
-    return sorted((ROOT / "csrc" / "common").glob("*.cpp"))
+    """The sources with kernels: those in csrc/common that include the portable names."""
+    return sorted(path for path in (ROOT / "csrc" / "common").glob("*.cpp") if "common/gpu.h" in path.read_text())
 
 
 def host_sources() -> list[Path]:
-    """The backend's host side and the bindings. A plain-loop stand-in replaces the BLAS libraries."""
-    backend = [path for path in (ROOT / "csrc" / "hip").glob("*.cpp") if path.name != "blas.cpp"]
-    bindings = [path for path in (ROOT / "csrc" / "bindings").glob("*.cpp") if path.name != "cuda.cpp"]
-    stand_ins = [path for path in [HERE / "blas.cpp"] if path.exists()]
-    return sorted(backend) + sorted(bindings) + stand_ins
+    """The backend's host side, and the emulation itself. A plain-loop stand-in replaces the BLAS libraries."""
+    common = set((ROOT / "csrc" / "common").glob("*.cpp")) - set(kernel_sources())
+    backend = {path for path in (ROOT / "csrc" / "hip").glob("*.cpp") if path.name != "blas.cpp"}
+    return sorted(common | backend | set(HERE.glob("*.cpp"))) + sorted((HERE / "runtime").glob("*.cpp"))
 
 
-def compile_flags(wave: int, sanitize: bool = False) -> list[str]:
-    """g++ options for device and host sources alike."""
+def binding_sources() -> list[Path]:
+    """What turns it into a Python module. These know nothing of HIP."""
+    return sorted(path for path in (ROOT / "csrc" / "bindings").glob("*.cpp") if path.name != "cuda.cpp")
+
+
+def device_flags(wave: int, sanitize: bool = False) -> list[str]:
+    """g++ options for everything that sees HIP."""
     if wave not in (32, 64):
         raise ValueError(f"wave is {wave}, expected 32 or 64")
-    return [
-        "-std=c++17",
-        "-O1" if sanitize else "-O2",
-        "-fPIC",
-        "-ffp-contract=off",
-        # Two modules in one process must not share a variable: no exported symbols, none "unique in the process".
-        "-fvisibility=hidden",
-        "-fvisibility-inlines-hidden",
-        "-fno-gnu-unique",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-Wno-unknown-pragmas",
-        f"-DEMU_WAVE={wave}",
-        f"-I{HERE / 'include'}",
-        f"-I{ROOT / 'csrc'}",
-        *(SANITIZERS if sanitize else ()),
-    ]
+    flags = [*_common_flags(), "-ffp-contract=off", "-Wno-unknown-pragmas", f"-DEMU_WAVE={wave}", f"-I{HERE / 'include'}"]
+    return [*flags, "-O1", *SANITIZERS] if sanitize else [*flags, "-O2"]
 
 
 def build_emulated(
@@ -77,40 +73,31 @@ def build_emulated(
 ) -> Path:
     """Compiles ``_hip`` for the running Python and returns its path.
 
-    ``kernels`` replaces the sources of csrc/common (mutated copies of them, in the tests of the emulation itself).
-    A sanitized module loads only into a process that was started with AddressSanitizer's library preloaded.
+    ``kernels`` replaces the sources with kernels (by mutated copies of them, in the tests of the emulation itself).
+    A sanitized module loads only into a process that was started under ``sanitizer_environment()``.
     """
     import pybind11
 
-    out = Path(out_dir) / f"emulated{wave}{'-sanitized' if sanitize else ''}"
-    out.mkdir(parents=True, exist_ok=True)
-    flags = [
-        *compile_flags(wave, sanitize),
-        f"-isystem{pybind11.get_include()}",
-        f"-isystem{sysconfig.get_paths()['include']}",
-        *extra_flags,
-    ]
-    kernel_files = kernel_sources() if kernels is None else list(kernels)
-    inner = [(path, f"kernel-{path.stem}.o") for path in kernel_files]
-    outer = [(path, f"{path.parent.name}-{path.stem}.o") for path in [*host_sources(), *runtime_sources()]]
-    work = [*outer, *inner]
-    work.sort(key=lambda item: -item[0].stat().st_size)  # the longest first
+    python = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_paths()['include']}"]
+    device = [*device_flags(wave, sanitize), *extra_flags]
+    bindings = [*_common_flags(), "-O0", *python]
+    inner = kernel_sources() if kernels is None else list(kernels)
+    work = [(path, device) for path in [*inner, *host_sources()]] + [(path, bindings) for path in binding_sources()]
+    order = sorted(work, key=lambda item: item[1] is not bindings)  # bindings take longest
     with ThreadPoolExecutor(jobs) as pool:
-        for _ in pool.map(lambda item: _run([_compiler(), *flags, "-c", item[0], "-o", out / item[1]]), work):
-            pass
-    kernel_objects = [out / name for _, name in inner]
-    _refuse_state(kernel_objects)
-    between = [out / "runtime-shared_begin.o", *kernel_objects, out / "runtime-shared_end.o"]
-    rest = [out / name for _, name in outer if out / name not in between]
+        built = dict(zip([path for path, _ in order], pool.map(lambda item: _object(*item), order), strict=True))
+    _remove_old_objects()
+    kernel_objects = [built[path] for path in inner]
+    _refuse_state(dict(zip(inner, kernel_objects, strict=True)))
+    # Between the two markers lies the shared memory of all kernels: the linker keeps the order of its arguments.
+    begin, end = (built[HERE / "runtime" / f"shared_{name}.cpp"] for name in ("begin", "end"))
+    rest = [item for path, item in built.items() if path not in inner and item not in (begin, end)]
+    out = Path(out_dir)
+    out.mkdir(parents=True, exist_ok=True)
     module = out / f"_hip{sysconfig.get_config_var('EXT_SUFFIX')}"
     sanitizers = SANITIZERS[:1] if sanitize else ()
-    _run([_compiler(), "-shared", *sanitizers, *between, *rest, "-o", module])
+    _run([_compiler(), "-shared", *sanitizers, begin, *kernel_objects, end, *rest, "-o", module])
     return module
-
-
-def runtime_sources() -> list[Path]:
-    """The emulation itself."""
-    return sorted(RUNTIME.glob("*.cpp"))
 
 
 def load_emulated(path: Path | str, wave: int) -> ModuleType:
@@ -147,6 +134,55 @@ def sanitizer_environment() -> dict[str, str]:
     }
 
 
+def _common_flags() -> list[str]:
+    # Two modules in one process must not share a variable: no exported symbols, and none "unique in the process".
+    hidden = ["-fvisibility=hidden", "-fvisibility-inlines-hidden", "-fno-gnu-unique"]
+    return ["-std=c++17", "-fPIC", *hidden, "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc'}"]
+
+
+def _object(source: Path, flags: Sequence[str]) -> Path:
+    """The object file of a source, from the cache if nothing it depends on has changed."""
+    key = hashlib.sha256(repr((_compiler_version(), str(source), list(flags))).encode())
+    for path in _with_headers(source):
+        key.update(path.read_bytes())
+    target = CACHE / f"{source.stem}-{key.hexdigest()[:32]}.o"
+    if target.exists():
+        os.utime(target)
+        return target
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        fresh = Path(folder) / target.name
+        _run([_compiler(), *flags, "-c", source, "-o", fresh])
+        fresh.replace(target)
+    return target
+
+
+def _with_headers(source: Path) -> list[Path]:
+    """The source and the project's own headers that it includes, directly or not."""
+    found: dict[Path, None] = {}
+    waiting = [source]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found[path] = None
+        for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', path.read_text(), re.MULTILINE):
+            options = (path.parent / name, ROOT / "csrc" / name, HERE / "include" / name)
+            waiting += [option.resolve() for option in options if option.is_file()][:1]
+    return list(found)
+
+
+def _remove_old_objects() -> None:
+    for path in CACHE.glob("*.o"):
+        if path.stat().st_mtime < time.time() - KEEP_SECONDS:
+            path.unlink(missing_ok=True)
+
+
+@functools.cache
+def _compiler_version() -> str:
+    return _run([_compiler(), "--version"])
+
+
 def _compiler() -> str:
     compiler = shutil.which("g++")
     if compiler is None:
@@ -162,13 +198,11 @@ def _run(command: Sequence[object]) -> str:
     return done.stdout
 
 
-def _refuse_state(objects: Sequence[Path]) -> None:
-    """Kernel sources keep no variables: what lies in their .bss is shared memory, and is poisoned before every block."""
-    for path in objects:
+def _refuse_state(objects: dict[Path, Path]) -> None:
+    """Kernel sources keep no variables: all that lies in their .bss must be shared memory, for it is poisoned."""
+    for source, path in objects.items():
         for line in _run(["nm", path]).splitlines():
             kind, name = line.split()[-2:]
             # _ZZ: local to a function, as __shared__ arrays are; _ZGV: guard of a variable that a function sets up.
-            if kind in "bBdDV" and (name.startswith("_ZGV") or (kind in "bBV" and not name.startswith("_ZZ"))):
-                if kind == "V" and name.startswith(("_ZTI", "_ZTS", "_ZTV", "DW.ref.")):
-                    continue
-                raise EmulationBuildError(f"{path.name}: {name} is a variable with a life of its own; a launcher may have none")
+            if name.startswith("_ZGV") or (kind in "bB" and not name.startswith("_ZZ")):
+                raise EmulationBuildError(f"{source.name}: {name} is a variable that outlives a launch; kernels may have none")

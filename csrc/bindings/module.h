@@ -1,4 +1,5 @@
 // What the two Python modules share. Pointers arrive as integers, with sizes and the stream; torch is never touched.
+// Classes are bound with pybind11::module_local(): both modules may be loaded at once.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -2,6 +2,7 @@
 //
 // A thread starts on the fiber of the thread that ran before it, if that one finished: a kernel without barriers runs on
 // one fiber. A thread that waits keeps its fiber and hands over straight to the next.
+#include "emulation/host.h"
 #include "emulation/threads.h"
 
 #include "fiber.h"
@@ -14,7 +15,6 @@
 
 // First and last object of .bss that belong to kernels: build.py links them around the kernels' objects.
 extern unsigned char emulation_shared_begin[], emulation_shared_end[];
-extern "C" void emulation_set_lane_order(unsigned long long seed);
 
 namespace emulation {
 

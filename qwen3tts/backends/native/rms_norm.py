@@ -7,6 +7,11 @@ from qwen3tts.backends.native.cases import Call, Case, units_in_last_place
 from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, check, row_stride
 from qwen3tts.backends.native.module import Native
 
+FP32_UNITS = 8
+"""units in the last place that another order of the sum and another root may make in fp32"""
+NARROW_UNITS = 2
+"""and in bf16 and fp16, where the last bit of the scale can tip the first rounding, and that the second one"""
+
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """weight * round(x / sqrt(mean(x²) + eps)), as model.layers.RMSNorm. x [..., width], weight [width]."""
@@ -118,6 +123,6 @@ def _case(rows: int, width: int, dtype: torch.dtype, residual: bool) -> Case:
         prepare,
         units_in_last_place,
         "units in the last place",
-        8 if dtype == torch.float32 else 2,  # fp32: another order of sums, an exact root; else two roundings
+        FP32_UNITS if dtype == torch.float32 else NARROW_UNITS,
         small=rows * width < 10_000,
     )

@@ -1,0 +1,235 @@
+"""The pass `custom-kernels`: RMSNorm and the sampler as kernels of the CUDA or HIP backend.
+
+Norms read the parameters' own storage and round where the model rounds; where a block adds its attention to the
+residual and norms the sum, one kernel does both. The sampler picks the same codes, bit for bit."""
+
+import functools
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qwen3tts.backends.native.cases import units_in_last_place
+from qwen3tts.backends.native.checks import FLOATS
+from qwen3tts.backends.native.module import Native, open_native
+from qwen3tts.backends.native.picker import NativePicker
+from qwen3tts.backends.native.rms_norm import FP32_UNITS, NARROW_UNITS, add_rms_norm, rms_norm
+from qwen3tts.backends.native.sampler import SamplerRow, pack_rows, sample, sample_reference
+from qwen3tts.errors import BackendError, KernelArgumentError, OptimizationCompatibilityError
+from qwen3tts.model.layers import Angles, AttentionCache, DecoderBlock, RMSNorm
+from qwen3tts.model.sampling import SamplingParams
+from qwen3tts.optimization.passes import Evidence, OptimizationPass, PassContext, PassResult, check_flag
+from qwen3tts.optimization.registry import register
+
+CHECKED_PICKS = 8
+
+
+def native_of(model: Any) -> Native:
+    """The kernels for a loaded model's device. Raises OptimizationCompatibilityError with reason and remedy."""
+    native: Native | None = getattr(model, "native", None)
+    if native is None:
+        if model.device.type != "cuda":
+            raise OptimizationCompatibilityError(
+                f"There are no native kernels for the device {str(model.device)!r}: they run on GPUs."
+            )
+        try:
+            native = open_native("hip" if torch.version.hip else "cuda", model.device)
+        except BackendError as error:
+            raise OptimizationCompatibilityError(f"There are no native kernels here: {error}") from error
+    if native.device != model.device:
+        raise OptimizationCompatibilityError(f"The model is on {model.device}, its kernels run on {native.device}.")
+    return native
+
+
+# ------------------------------------------------------------ norms
+
+
+def _norm_forward(norm: RMSNorm, native: Native) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        return rms_norm(native, x.contiguous(), norm.weight, norm.eps)  # on the CPU a product may be transposed
+
+    return forward
+
+
+def _block_forward(block: DecoderBlock, native: Native) -> Callable[..., Tensor]:
+    """DecoderBlock.forward with the first addition and the norm of its sum in one kernel."""
+    norm = block.post_attention_layernorm
+
+    def forward(x: Tensor, angles: Angles, cache: AttentionCache) -> Tensor:
+        attended = block.self_attn_layer_scale(block.self_attn(block.input_layernorm(x), angles, cache))
+        total, normed = add_rms_norm(native, attended.contiguous(), x.contiguous(), norm.weight, norm.eps)
+        out: Tensor = total + block.mlp_layer_scale(block.mlp(normed))
+        return out
+
+    return forward
+
+
+def _patches(model: Any, native: Native) -> Iterator[tuple[nn.Module, Callable[..., Tensor]]]:
+    """Modules and their new forward. Blocks that another pass runs in its own way are left to it, norms included."""
+    for part in (model.talker, model.codec.model):
+        taken: set[nn.Module] = set()
+        for module in part.modules():
+            if isinstance(module, DecoderBlock):
+                if "forward" in vars(module):
+                    taken.update(module.modules())
+                else:
+                    yield module, _block_forward(module, native)
+            elif isinstance(module, RMSNorm) and module not in taken and "forward" not in vars(module):
+                yield module, _norm_forward(module, native)
+
+
+# ------------------------------------------------------------ markers
+
+
+def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function inside a range that NVIDIA's and AMD's profilers show."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
+        torch.cuda.nvtx.range_push(name)
+        try:
+            return function(*arguments, **options)
+        finally:
+            torch.cuda.nvtx.range_pop()
+
+    return run
+
+
+# ------------------------------------------------------------ the pass
+
+
+@dataclass
+class _State:
+    native: Native
+    patched: list[nn.Module] = field(default_factory=list)
+    picker: Any = None
+    """the one that was replaced"""
+    marked: list[tuple[Any, str]] = field(default_factory=list)
+
+
+@register("custom-kernels")
+@dataclass(frozen=True, kw_only=True)
+class CustomKernels(OptimizationPass):
+    """See the top of this file."""
+
+    pass_id = "qwen3tts.custom-kernels"
+    optimization_kind = "kernels"
+
+    norms: bool = True
+    """RMSNorm of talker, code predictor and codec transformer"""
+    sampler: bool = True
+    """the draw of every code"""
+    markers: bool = False
+    """ranges named after the stages for NVIDIA's (NVTX) and AMD's (ROCTX) profilers"""
+
+    def __post_init__(self) -> None:
+        for name in ("norms", "sampler", "markers"):
+            check_flag(name, getattr(self, name))
+
+    def validate(self, model: Any, context: PassContext) -> None:
+        """Raises OptimizationCompatibilityError without kernels for the model's device, dtype and vocabulary."""
+        native = native_of(model)
+        if model.dtype not in FLOATS:
+            raise OptimizationCompatibilityError(f"The norms have no kernel for {model.dtype}.")
+        if self.sampler:
+            try:
+                NativePicker(native, model.talker)
+            except KernelArgumentError as error:
+                raise OptimizationCompatibilityError(str(error)) from error
+        if self.markers and torch.version.cuda is None and torch.version.hip is None:
+            raise OptimizationCompatibilityError("markers=True needs a torch that was built for CUDA or ROCm.")
+
+    def apply(self, model: Any, context: PassContext) -> PassResult:
+        """Sets the forward of norms and blocks, the frame decoder's picker, and the markers."""
+        if not (self.norms or self.sampler or self.markers):
+            return self.not_applicable_result(model, "all its options are off")
+        state = _State(native_of(model))
+        if self.norms:
+            for module, forward in list(_patches(model, state.native)):
+                vars(module)["forward"] = forward
+                state.patched.append(module)
+        if self.sampler:
+            state.picker = model.frames.picker
+            model.frames.picker = NativePicker(state.native, model.talker)
+        if self.markers:
+            for owner, method in ((model.frames, "admit"), (model.frames, "advance"), (model.codec, "decode")):
+                vars(owner)[method] = _marked(f"qwen3tts.{method}", getattr(owner, method))
+                state.marked.append((owner, method))
+        return PassResult(model, state, {"backend": state.native.name, "platform": state.native.platform})
+
+    def restore(self, model: Any, state: _State, context: PassContext) -> Any:
+        """Takes away what apply has set."""
+        for owner, method in state.marked:
+            vars(owner).pop(method, None)
+        if state.picker is not None:
+            model.frames.picker = state.picker
+        for module in state.patched:
+            vars(module).pop("forward", None)
+        return model
+
+    def runtime_manifest_status(self, result: PassResult) -> dict[str, Any]:
+        """How many modules run on kernels."""
+        if not isinstance(result.state, _State):
+            return {}
+        patched = result.state.patched
+        return {
+            "norms": sum(isinstance(module, RMSNorm) for module in patched),
+            "blocks": sum(isinstance(module, DecoderBlock) for module in patched),
+            "sampler": result.state.picker is not None,
+        }
+
+    def check(self, model: Any, state: _State, context: PassContext) -> Evidence:
+        """Every width and dtype of the norms that were replaced, and 8 rows of picks, on fresh random inputs."""
+        started = time.perf_counter()
+        seed = secrets.randbits(32)
+        generator = torch.Generator().manual_seed(seed)
+        norms = {(n.weight.dtype, n.weight.numel()): n for n in state.patched if isinstance(n, RMSNorm)}
+        with torch.inference_mode():
+            errors = [_norm_error(norm, state.native, generator) for norm in norms.values()]
+            if state.picker is not None:
+                errors.append(_sampler_error(model, state.native, generator))
+        worst = max(errors, default=0.0) if all(map(math.isfinite, errors)) else math.nan
+        return Evidence(
+            compared=f"{len(norms)} norms and {0 if state.picker is None else CHECKED_PICKS} picks on random inputs of "
+            f"the seed {seed}, as a part of what rounding allows",
+            reference="model.layers.RMSNorm and model.sampling in plain torch",
+            error=worst,
+            bound=1.0,
+            passed=worst <= 1.0,
+            seconds=time.perf_counter() - started,
+        )
+
+
+def _norm_error(norm: RMSNorm, native: Native, generator: torch.Generator) -> float:
+    """Units in the last place over those that another order of the sum may make, with and without residual."""
+    weight = norm.weight
+    x, other = (torch.randn(5, weight.numel(), generator=generator).to(weight.device, weight.dtype) for _ in range(2))
+    plain = functools.partial(RMSNorm.forward, norm)
+    total, normed = add_rms_norm(native, x, other, weight, norm.eps)
+    units = units_in_last_place([rms_norm(native, x, weight, norm.eps), normed], [plain(x), plain(x + other)])
+    if not torch.equal(total, x + other):
+        return math.inf
+    return units / (FP32_UNITS if weight.dtype == torch.float32 else NARROW_UNITS)
+
+
+def _sampler_error(model: Any, native: Native, generator: torch.Generator) -> float:
+    """0 if some picks of the talker's size are the same, infinite if not."""
+    settings = (
+        SamplingParams(True, 0.9, 50, 1.0),
+        SamplingParams(True, 1.1, 20, 0.9),
+        SamplingParams(False, 1.0, 0, 1.0),
+    )
+    rows = [SamplerRow(settings[i % 3], seed=i, repetition_penalty=1.05) for i in range(CHECKED_PICKS)]
+    vocabulary = model.talker.config.vocab_size
+    logits = 3 * torch.randn(len(rows), vocabulary, generator=generator)
+    logits = logits.to(native.device)
+    seen = (torch.rand(len(rows), vocabulary, generator=generator) < 0.05).to(native.device)
+    frames = torch.arange(len(rows), dtype=torch.int32, device=native.device)
+    got = sample(native, logits, pack_rows(rows, native.device), frames, 0, seen=seen.clone())
+    want = sample_reference(logits, rows, range(len(rows)), 0, seen=seen.clone())
+    return 0.0 if torch.equal(got, want) else math.inf

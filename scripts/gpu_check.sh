@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, on a machine without a network: builds the native modules for the card that is there, runs
+# the GPU tests, the self-test of each backend, and the check of the default plan on a synthetic checkpoint.
+#
+#   bash scripts/gpu_check.sh OUT [--hip-root FOLDER] [--model CHECKPOINT] [--commit HASH] [-k EXPRESSION]
+#
+# OUT gets the logs and JSON. --hip-root: a folder with include/hip, as scripts/hip_sdk.sh makes it; the HIP backend is
+# then built for NVIDIA, too. --model: instead of a tiny one with random weights. Needs a python3 with torch, pytest, pybind11 and scikit-build-core; nothing is installed
+# outside OUT.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[ $# -ge 1 ] || { sed -n 2,10p "$0"; exit 2; }
+out="$(mkdir -p "$1" && cd "$1" && pwd)"
+shift
+hip_root="" commit="" expression="" model=""
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --hip-root) hip_root="$(cd "$2" && pwd)" ;;
+        --model) model="$2" ;;
+        --commit) commit="$2" ;;
+        -k) expression="$2" ;;
+        *) echo "unknown argument $1"; exit 2 ;;
+    esac
+    shift 2
+done
+
+python="${PYTHON:-python3}"
+capability="$("$python" -c 'import torch; print("%d%d" % torch.cuda.get_device_capability())')" || exit 2
+site="$out/site"
+failed=0
+step() { # step NAME COMMAND...: runs it into OUT/NAME.log and goes on whatever comes out
+    local name="$1" started=$SECONDS status=0
+    shift
+    "$@" >"$out/$name.log" 2>&1 || status=$?
+    echo "== $name: exit code $status after $((SECONDS - started)) s"
+    [ "$status" -eq 0 ] || { failed=1; tail -n "${TAIL:-25}" "$out/$name.log"; }
+}
+
+export QWEN3TTS_CUDA=ON QWEN3TTS_CUDA_ARCHITECTURES="$capability" QWEN3TTS_HIP=OFF QWEN3TTS_COMMIT="$commit"
+if [ -n "$hip_root" ]; then
+    export QWEN3TTS_HIP=ON QWEN3TTS_HIP_PLATFORM=nvidia QWEN3TTS_ROCM_PATH="$hip_root"
+fi
+step build "$python" -m pip install --no-build-isolation --no-deps --no-index --no-compile --upgrade --target "$site" .
+export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 QWEN3TTS_CACHE="$out/cache"
+step doctor "$python" -m qwen3tts doctor
+step tests "$python" -m pytest -q -m gpu -p no:cacheprovider ${expression:+-k "$expression"} tests
+grep -E "passed|failed|error" "$out/tests.log" | tail -n 1
+backends=(cuda)
+[ -z "$hip_root" ] || backends+=(hip)
+if [ -z "$model" ]; then
+    model="$out/checkpoint"
+    step checkpoint "$python" -m qwen3tts.synthetic --preset tiny --type custom_voice --out "$model"
+fi
+for backend in "${backends[@]}"; do
+    step "selftest_$backend" "$python" -m qwen3tts selftest --backend "$backend" --json "$out/selftest_$backend.json"
+    for dtype in float32 bfloat16; do
+        step "check_${backend}_$dtype" "$python" -m qwen3tts optimize check "$model" --backend "$backend" \
+            --dtype "$dtype" --json "$out/check_${backend}_$dtype.json" --html "$out/check_${backend}_$dtype.html"
+    done
+done
+rm -rf "$site" "$out/checkpoint"
+exit "$failed"

@@ -48,7 +48,8 @@ def test_every_method_equals_float64_up_to_rounding(native, shape, dtype):
     x, weight, bias = draw(native, shape, dtype)
     batch, _, channels_out, steps, stride, _ = shape
     for use_bias in (bias, None):
-        want = transposed_conv_reference(x.double(), weight.double(), None if use_bias is None else bias.double(), stride)
+        wide = None if use_bias is None else use_bias.double()
+        want = transposed_conv_reference(x.double(), weight.double(), wide, stride)
         for method in METHODS:
             y = run(native, x, weight, use_bias, stride, method)
             assert y.shape == (batch, channels_out, steps * stride)

@@ -1,8 +1,12 @@
-"""A linear layer on a few rows, each with the same bits at any number of rows; kernel: csrc/common/skinny_product.cpp."""
+"""A linear layer on a few rows, each with the same bits in any company; kernel: csrc/common/skinny_product.cpp."""
+
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from qwen3tts.backends.native.blas import Blas
+from qwen3tts.backends.native.cases import Call, Case, largest_difference
 from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, check, row_stride
 from qwen3tts.backends.native.module import Native
 from qwen3tts.errors import KernelArgumentError
@@ -28,7 +32,7 @@ def skinny_product(
     dtype: torch.dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """x [..., k] with rows at equal distances, weight [n, k] (nn.Linear's), bias [n], one dtype -> y [..., n], contiguous.
+    """x [..., k] with rows at equal distances, weight [n, k] (nn.Linear's), bias [n], one dtype -> y [..., n].
 
     dtype of y: that of x (None) or float32. out: where to write y, rows at equal distances."""
     check("x", x, native=native, dtype=FLOATS, contiguous=False)
@@ -54,3 +58,74 @@ def skinny_product(
         x.numel() // k, n, k, x_stride, y_stride, DTYPE_CODES[x.dtype], DTYPE_CODES[wanted], native.stream(),
     )  # fmt: skip
     return y
+
+
+MATRICES = ((1024, 1024), (2048, 1024), (6144, 1024), (4096, 1024), (1024, 3072))
+"""n and k of the layers of a decoding step"""
+LIBRARY_MATRICES = MATRICES[:3]
+"""of the table that compares the library's product with this one, at one row"""
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+"""largest difference from the reference over the largest result; a library may round twice"""
+
+
+def selftest_cases() -> list[Case]:
+    """The layers of a decoding step at 1, 2, 4 and 8 rows; the vendor's and torch's product at one; small odd ones."""
+    blas: dict[Native, Blas] = {}
+    cases = [
+        _case(blas, "own", rows, n, k, dtype, small=True)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16)
+        for rows, n, k in ((1, 7, 129), (5, 33, 1024), (11, 9, 300))
+    ]
+    cases += [_case(blas, "library", 3, 9, 300, dtype, small=True) for dtype in (torch.float32, torch.bfloat16)]
+    for dtype in (torch.bfloat16, torch.float32):
+        for n, k in MATRICES:
+            for who in ("own", "library", "torch") if (n, k) in LIBRARY_MATRICES else ("own",):
+                cases.append(_case(blas, who, 1, n, k, dtype))
+            cases += [_case(blas, "own", rows, n, k, dtype) for rows in (2, 4, 8)]
+    cases.append(_case(blas, "own", 1, 2048, 1024, torch.float16))
+    return cases
+
+
+def _case(
+    blas: dict[Native, Blas], who: str, rows: int, n: int, k: int, dtype: torch.dtype, small: bool = False
+) -> Case:
+    return Case(
+        "skinny_product" if who == "own" else f"product by {'torch' if who == 'torch' else 'the library'}",
+        f"{rows} x {n} x {k}",
+        str(dtype).removeprefix("torch."),
+        partial(_prepare_case, blas, who, (rows, n, k), dtype),
+        largest_difference,
+        "of the largest",
+        BOUNDS[dtype],
+        small,
+    )
+
+
+def _prepare_case(
+    opened: dict[Native, Blas],
+    who: str,
+    sizes: tuple[int, int, int],
+    dtype: torch.dtype,
+    native: Native,
+    generator: torch.Generator,
+) -> Call:
+    rows, n, k = sizes
+    x, weight = (torch.randn(size, k, generator=generator).to(native.device, dtype) for size in (rows, n))
+    y = torch.empty(rows, n, dtype=dtype, device=native.device)
+    if who == "library" and native not in opened:
+        opened[native] = Blas(native)
+
+    def run() -> None:
+        if who == "own":
+            skinny_product(native, x, weight, out=y)
+        elif who == "library":
+            opened[native].linear(x, weight, out=y)
+        else:
+            torch.mm(x, weight.T, out=y)
+
+    return Call(
+        run=run,
+        outputs=lambda: (y,),
+        reference=lambda: (skinny_product_reference(x, weight),),
+        bytes_moved=(rows * k + n * k + rows * n) * x.element_size(),
+    )

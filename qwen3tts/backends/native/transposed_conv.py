@@ -1,5 +1,6 @@
 """The codec's transposed convolutions (kernel = stride or 2 * stride); kernels: csrc/common/transposed_conv.cpp."""
 
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -7,12 +8,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qwen3tts.backends.native.blas import Blas
+from qwen3tts.backends.native.cases import Call, Case, largest_difference
 from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, check
 from qwen3tts.backends.native.module import Native
 from qwen3tts.errors import KernelArgumentError
 
 Method = Literal["gemm", "direct", "tiled"]
 METHODS: tuple[Method, ...] = get_args(Method)
+
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+"""largest difference from the reference over the largest result: order of the sums, or one rounding"""
 
 
 def transposed_conv_reference(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
@@ -43,19 +48,23 @@ def transposed_conv(
     *,
     method: Method = "gemm",
     blas: Blas | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """x [batch, in, steps + kernel / stride - 1] -> [batch, out, steps * stride], contiguous.
 
     x is dense along time and, for kernel = 2 * stride, begins with the one sample before the first new one. weight
     [in, out, kernel] is nn.ConvTranspose1d's, bias [out]; all of one dtype, sums in fp32.
     method "gemm": two matrix products, needs `blas` and a packed weight (pack_weight); equal at any cutting of the
-    stream up to the products' rounding. "direct" and "tiled": any strides, equal to each other bit for bit, at any cutting."""
+    stream up to the products' rounding. "direct" and "tiled": any strides, equal to each other bit for bit, at any
+    cutting. out: where to write y, contiguous."""
     if method not in METHODS:
         raise KernelArgumentError(f"The method is {method!r}, expected one of {', '.join(map(repr, METHODS))}.")
     taps = _check(native, x, weight, bias, stride)
     batch, channels_in, columns = x.shape
     channels_out, steps = weight.shape[1], columns - (taps - 1)
-    y = torch.empty(batch, channels_out, steps * stride, dtype=x.dtype, device=x.device)
+    shape = (batch, channels_out, steps * stride)
+    y = torch.empty(shape, dtype=x.dtype, device=x.device) if out is None else out
+    check("out", y, native=native, dtype=x.dtype, shape=shape)
     if y.numel() == 0:
         return y
     module = native.module
@@ -86,8 +95,8 @@ def _check(native: Native, x: Tensor, weight: Tensor, bias: Tensor | None, strid
     kernel = weight.shape[2]
     if stride < 1 or kernel not in (stride, 2 * stride) or 0 in weight.shape:
         raise KernelArgumentError(
-            f"weight has the shape {list(weight.shape)} at stride {stride}, expected [in, out, {stride} or {2 * stride}] "
-            "without a zero."
+            f"weight has the shape {list(weight.shape)} at stride {stride}, expected [in, out, {stride} or "
+            f"{2 * stride}] without a zero."
         )
     taps = kernel // stride
     if x.shape[2] < taps - 1:
@@ -95,3 +104,71 @@ def _check(native: Native, x: Tensor, weight: Tensor, bias: Tensor | None, strid
     if x.shape[2] > 1 and x.stride(2) != 1:
         raise KernelArgumentError(f"x has the stride {x.stride(2)} along time, expected 1: use x.contiguous().")
     return taps
+
+
+CODEC_LAYERS = ((1024, 1024, 2, 1, 1), (1024, 1024, 2, 1, 2), (1536, 768, 8, 2, 4), (768, 384, 5, 2, 32),
+                (384, 192, 4, 2, 160), (192, 96, 3, 2, 640))  # fmt: skip
+"""channels in and out, stride, kernel / stride, steps per frame"""
+
+
+def selftest_cases() -> list[Case]:
+    """The codec's layers for one frame and, by products, for a chunk of 48; small odd ones in every dtype."""
+    blas: dict[Native, Blas] = {}
+    cases = [
+        _case(blas, (in_, out, stride, taps, steps), method, dtype, small=True)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16)
+        for method in METHODS
+        for in_, out, stride, taps, steps in ((17, 33, 3, 2, 5), (31, 7, 2, 1, 67))
+    ]
+    for in_, out, stride, taps, steps in CODEC_LAYERS:
+        for method in METHODS:
+            cases.append(_case(blas, (in_, out, stride, taps, steps), method, torch.float32))
+        cases.append(_case(blas, (in_, out, stride, taps, 48 * steps), "gemm", torch.float32))
+        cases.append(_case(blas, (in_, out, stride, taps, steps), "gemm", torch.bfloat16))
+    return cases
+
+
+Sizes = tuple[int, int, int, int, int]
+
+
+def _case(blas: dict[Native, Blas], sizes: Sizes, method: Method, dtype: torch.dtype, small: bool = False) -> Case:
+    channels_in, channels_out, stride, taps, steps = sizes
+    return Case(
+        "transposed_conv",
+        f"{channels_in} to {channels_out}, kernel {taps * stride}, stride {stride}, {steps} steps, {method}",
+        str(dtype).removeprefix("torch."),
+        partial(_prepare_case, blas, sizes, method, dtype),
+        largest_difference,
+        "of the largest",
+        BOUNDS[dtype],
+        small,
+    )
+
+
+def _prepare_case(
+    opened: dict[Native, Blas],
+    sizes: Sizes,
+    method: Method,
+    dtype: torch.dtype,
+    native: Native,
+    generator: torch.Generator,
+) -> Call:
+    channels_in, channels_out, stride, taps, steps = sizes
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(native.device, dtype)
+
+    x, weight = draw(1, channels_in, steps + taps - 1), draw(channels_in, channels_out, taps * stride)
+    bias = draw(channels_out)
+    y = torch.empty(1, channels_out, steps * stride, dtype=dtype, device=native.device)
+    blas = None
+    if method == "gemm":
+        if native not in opened:
+            opened[native] = Blas(native)
+        blas, weight = opened[native], pack_weight(weight)
+    return Call(
+        run=lambda: transposed_conv(native, x, weight, bias, stride, method=method, blas=blas, out=y),
+        outputs=lambda: (y,),
+        reference=lambda: (transposed_conv_reference(x, weight, bias, stride),),
+        bytes_moved=sum(t.numel() for t in (x, weight, bias, y)) * x.element_size(),
+    )

@@ -1,17 +1,20 @@
 """Picks one token per row of logits, as model/sampling.py defines it; kernel: csrc/common/sampler.cpp."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from qwen3tts.backends.native.cases import Call, Case, different_elements
 from qwen3tts.backends.native.checks import check, row_stride
 from qwen3tts.backends.native.module import Native
 from qwen3tts.errors import KernelArgumentError
 from qwen3tts.model.philox import random_words
 from qwen3tts.model.sampling import ONE, SamplingParams, pick_greedy, pick_philox, process_talker_logits
+from qwen3tts.model.sampling import exp_weights as defined_weights
 
 NOT_FINITE = 1
 """bit of a row's status: a logit was NaN or infinite before anything was done to it"""
@@ -138,13 +141,80 @@ def sample(
     return picks
 
 
-def exp_weights(native: Native, x: Tensor) -> Tensor:
-    """sampling.exp_weights of fp32 x <= 0 -> int64, shaped as x."""
+def exp_weights(native: Native, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """sampling.exp_weights of fp32 x <= 0 -> int64, shaped as x. out: where to write them."""
     check("x", x, native=native, dtype=torch.float32)
-    weights = torch.empty(x.shape, dtype=torch.int64, device=x.device)
+    weights = torch.empty(x.shape, dtype=torch.int64, device=x.device) if out is None else out
+    if out is not None:
+        check("out", out, native=native, dtype=torch.int64, shape=x.shape)
     native.module.sampler_weights(x.data_ptr(), weights.data_ptr(), x.numel(), native.stream())
     return weights
 
 
 def _pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
+
+
+def selftest_cases() -> list[Case]:
+    """Picks of both models' vocabularies in all the ways that the kernel goes, and weights."""
+    cases = []
+    for name, params in (
+        ("top-k 50", SamplingParams(True, 0.9, 50, 1.0)),
+        ("top-k 50, top-p 0.9", SamplingParams(True, 0.9, 50, 0.9)),
+        ("top-k 256", SamplingParams(True, 0.9, 256, 1.0)),
+        ("no top-k", SamplingParams(True, 0.9, 0, 1.0)),
+        ("no top-k, top-p 0.9", SamplingParams(True, 0.9, 0, 0.9)),
+        ("greedy", SamplingParams(False, 0.9, 50, 1.0)),
+    ):
+        for count, vocab, talker in ((1, 2048, False), (1, 3072, True), (8, 2048, False), (32, 2048, False)):
+            variant = f"{count} x {vocab}, {name}{', masks' if talker else ''}"
+            prepare = partial(_prepare_case, params, count, vocab, talker)
+            cases.append(_case("sampler", variant, prepare, small=count == 1))
+    prepare = partial(_prepare_case, SamplingParams(True, 1.0, 0, 1.0), 1, 8192, False)
+    cases.append(_case("sampler", "1 x 8192, no top-k", prepare, small=True))
+    cases.append(_case("sampler weights", "1000000", _prepare_weights, small=True))
+    return cases
+
+
+def _case(kernel: str, variant: str, prepare: Callable[[Native, torch.Generator], Call], small: bool) -> Case:
+    return Case(kernel, variant, "float32", prepare, different_elements, "different", 0.0, small)
+
+
+def _prepare_case(
+    params: SamplingParams, count: int, vocab: int, talker: bool, native: Native, generator: torch.Generator
+) -> Call:
+    device, masks, initial = native.device, {}, {}
+    logits = torch.randn(count, vocab, generator=generator) * 3
+    seeds = torch.randint(2**62, (count,), generator=generator).tolist()
+    rows = [SamplerRow(params, seed, repetition_penalty=1.05 if talker else 1.0, min_frames=2) for seed in seeds]
+    frames = torch.randint(4, (count,), generator=generator, dtype=torch.int32)
+    if talker:
+        suppressed = torch.arange(vocab) >= vocab - 1024
+        initial = {"seen": torch.rand(count, vocab, generator=generator) < 0.1, "suppressed": suppressed}
+        masks = {name: mask.to(device, copy=True) for name, mask in initial.items()}
+    on_device, packed, numbers = logits.to(device), pack_rows(rows, device), frames.to(device)
+    out = torch.empty(count, dtype=torch.int64, device=device)
+    codebook, eos_id = (0, 5) if talker else (3, None)
+
+    def reference() -> list[Tensor]:
+        marked = {name: mask.clone() for name, mask in initial.items()}
+        picks = sample_reference(logits, rows, frames.tolist(), codebook, eos_id=eos_id, **marked)
+        return [picks.to(device), *(mask.to(device) for mask in marked.values())]
+
+    return Call(
+        run=lambda: sample(native, on_device, packed, numbers, codebook, eos_id=eos_id, out=out, **masks),
+        outputs=lambda: [out, *masks.values()],
+        reference=reference,
+        bytes_moved=count * vocab * (5 if talker else 4) + (vocab if talker else 0),
+    )
+
+
+def _prepare_weights(native: Native, generator: torch.Generator) -> Call:
+    x = (-18 * torch.rand(1_000_000, generator=generator)).to(native.device)
+    weights = torch.empty(x.shape, dtype=torch.int64, device=native.device)
+    return Call(
+        run=lambda: exp_weights(native, x, out=weights),
+        outputs=lambda: [weights],
+        reference=lambda: [defined_weights(x)],
+        bytes_moved=x.numel() * 12,
+    )

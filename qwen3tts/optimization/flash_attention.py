@@ -72,7 +72,8 @@ def open_package() -> Attend:
         function = importlib.import_module(MODULE).flash_attn_func
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
         raise OptimizationCompatibilityError(
-            f"The package {DISTRIBUTION} cannot be used ({type(error).__name__}: {error}). Try: pip install {DISTRIBUTION}"
+            f"The package {DISTRIBUTION} cannot be used ({type(error).__name__}: {error}). "
+            f"Try: pip install {DISTRIBUTION}"
         ) from error
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -132,7 +132,7 @@ class OptimizationManager:
             raise OptimizationStateError(f"{', '.join(stuck)} cannot be undone; load the model again.")
         del self._active[mode]
         try:
-            errors = _undo(active.result.applied, active.original, active.result.context)
+            errors = _undo(active.result.applied, active.result.model, active.original, active.result.context)
         except BaseException:
             _put_back(active.before)
             raise
@@ -201,13 +201,16 @@ class _Transaction:
             cause: BaseException = error
             if isinstance(error, OptimizationApplicationError):  # a pass that cannot tell its status
                 current, cause = error.pass_id, error.cause
-            undone = [problem for _, problem in _undo(self.applied, self.original, self.context, forced=True)]
-            undone += _put_back(self.before)
+            try:
+                undone = _undo(self.applied, self.model, self.original, self.context, forced=True)
+            finally:  # also when the undoing is interrupted
+                left = _put_back(self.before)
+            problems = [*(problem for _, problem in undone), *left]
             if not isinstance(error, Exception):
-                for problem in undone:
+                for problem in problems:
                     logger.error("undoing an interrupted plan: %s", problem)
                 raise
-            raise OptimizationApplicationError(current, cause, undone) from cause
+            raise OptimizationApplicationError(current, cause, problems) from cause
         return result
 
     def _step(self, entry: PlanItem) -> None:
@@ -215,36 +218,51 @@ class _Transaction:
         if reason is not None:
             result = entry.item.not_applicable_result(self.model, reason)
         else:
-            result = entry.item.apply(self.model, self.context)
+            step = Structure(self.model)
+            try:
+                result = entry.item.apply(self.model, self.context)
+            except BaseException:
+                step.put_back()  # so that the passes before this one find what they left
+                raise
         if not isinstance(result, PassResult):
             raise OptimizationError(f"apply() returned a {type(result).__name__}; expected a PassResult")
-        self.applied.append(AppliedPass(entry.item, entry.declaration, result))
-        self.applied[-1] = AppliedPass.of(entry.item, entry.declaration, result)
-        for part in ("config", "talker", "frames", "codec"):
-            if not hasattr(result.model, part):
-                raise OptimizationError(f"apply() returned a model without {part!r}; expected a Runtime")
+        applied = AppliedPass(entry.item, entry.declaration, result)
+        self.applied.append(applied)
+        _check_runtime(result.model, "apply")
         self.model = result.model
+        self.applied[-1] = AppliedPass.of(entry.item, entry.declaration, result)
         missing = set(self.keys) ^ set(state_keys(self.model))
         if missing:
             raise OptimizationError(f"the state_dict has other keys now, for instance {min(missing)!r}; they must stay")
         entry.check_unchanged()
 
 
+def _check_runtime(model: Any, method: str) -> None:
+    for part in ("config", "talker", "frames", "codec"):
+        if not hasattr(model, part):
+            raise OptimizationError(
+                f"{method}() returned a {type(model).__name__} without {part!r}; expected a Runtime"
+            )
+
+
 def _undo(
-    applied: Sequence[AppliedPass], original: Any, context: PassContext, *, forced: bool = False
+    applied: Sequence[AppliedPass], model: Any, original: Any, context: PassContext, *, forced: bool = False
 ) -> list[tuple[str, Exception]]:
     """Restores passes in reverse order, all of them whatever fails: (pass, error) of each that did.
 
     forced: the manager puts the model back anyway, so that a pass without a way back is no error."""
     errors: list[tuple[str, Exception]] = []
-    model = applied[-1].result.model if applied else original
     for entry in reversed(applied):
         if not entry.applicable or (forced and not entry.declaration.capabilities.reversible):
             continue
+        step = Structure(model)
         try:
             model = entry.item.restore(model, entry.result.state, context)
+            _check_runtime(model, "restore")
         except Exception as error:
             errors.append((entry.pass_id, error))
+            step.put_back()
+            model = step.model
     if not errors and not forced and model is not original:
         errors.append((applied[0].pass_id, OptimizationError("restore() did not return the model it was applied to")))
     return errors

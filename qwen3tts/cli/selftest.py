@@ -53,7 +53,8 @@ def run(backend: str, device: str | None, json_file: Path | None, kernels: list[
     report: dict[str, Any] = run_selftest(native, chosen, seed=seed, report=show)
     failed = sum(not case["passed"] for case in report["cases"])
     bandwidth = report["copy_gigabytes_per_second"]
-    print(f"{len(report['cases']) - failed} passed, {failed} failed; a copy on this card moves {bandwidth:.0f} GB/s")
+    speed = "" if bandwidth is None else f"; a copy on this card moves {bandwidth:.0f} GB/s"
+    print(f"{len(report['cases']) - failed} passed, {failed} failed{speed}")
     if json_file is not None:
         with replacing(json_file) as partial:
             partial.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")

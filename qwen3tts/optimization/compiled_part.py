@@ -63,8 +63,9 @@ class CompiledPart:
         return self.eager(module, *tensors)
 
     def _note(self, shapes: Shapes, error: Exception) -> None:
-        lines = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+        reason = (
+            f"{type(error).__name__}: {' '.join(str(error).split()[:40])}"  # the rest is advice for compiler authors
+        )
         if self.required:
             raise OptimizationError(
                 f"{self.name} cannot be compiled for {list(map(list, shapes))}: {reason}. requirement='auto' runs it "

@@ -17,14 +17,14 @@ from qwen3tts.backends.native.sampler import (
     sample_reference,
 )
 from qwen3tts.errors import KernelArgumentError
-from qwen3tts.model.philox import MAX_SEED
+from qwen3tts.model.philox import MAX_SEED, random_words
 from qwen3tts.model.sampling import SamplingParams
 from qwen3tts.model.sampling import exp_weights as defined_weights
 
 VECTORS = json.loads((Path(__file__).parents[1] / "model" / "sampling_vectors.json").read_text())
 VOCABULARIES = (1, 2, 5, 31, 64, 255, 256, 257, 1088, 2047, 2048, 3072, 4097, 8192)
 TOP_K = (0, 1, 2, 7, 8, 9, 50, 63, 64, 65, 255, 256, 257, 1000, 2**40)
-TOP_P = (1.0, 1.0, 1 - 2**-25, 1 - 2**-24, 0.999, 0.8, 0.3, 1e-6, 1e-9)
+TOP_P = (1.0, 1.0, 1 - 2**-25, 1 - 2**-24, 0.999, 0.8, 0.5, 0.25, 1e-6, 1e-9)
 TEMPERATURES = (1e-4, 0.05, 0.7, 0.9, 1.0, 1.7, 30.0, 1e4)
 
 
@@ -121,6 +121,25 @@ def test_small_top_k_reaches_every_rank(native, rng):
     rows = [SamplerRow(SamplingParams(True, 0.9, 5, 1.0), int(rng.integers(2**63))) for _ in range(200)]
     picks = compare(native, torch.zeros(200, 2048), rows, [0] * 200, 1)
     assert set(picks.tolist()) == set(range(5))
+
+
+def test_top_p_stops_at_equality(native, rng):
+    """Half of 8 equals are 4 of them, and a little more than half are 5."""
+    for top_p, size in ((0.5, 4), (0.5 + 2**-24, 5)):
+        rows = [SamplerRow(SamplingParams(True, 1.0, 0, top_p), int(rng.integers(2**63))) for _ in range(150)]
+        picks = compare(native, torch.zeros(150, 8), rows, [0] * 150, 1)
+        assert set(picks.tolist()) == set(range(size))
+
+
+def test_the_least_weight_can_be_drawn(native, seed):
+    """Weights of 1 beside one of 2^24: the largest random words reach them."""
+    words = random_words(seed, 0, 40_000, 3)[:, 2]
+    frames = np.argsort(words)[-40:].tolist()
+    logits = torch.full((40, 8192), -16.2)
+    logits[:, 4000] = 0.0
+    rows = [SamplerRow(SamplingParams(True, 1.0, 0, 1.0), seed)] * 40
+    picks = compare(native, logits, rows, frames, 2)
+    assert (picks != 4000).any()
 
 
 def test_known_answers(native):

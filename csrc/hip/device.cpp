@@ -25,7 +25,10 @@ std::vector<DeviceInfo> devices() {
   std::vector<DeviceInfo> all;
   int count = 0;
   const hipError_t found = hipGetDeviceCount(&count);
-  if (found == hipErrorNoDevice || found == hipErrorInsufficientDriver || found == hipErrorInvalidDevice) return all;
+  if (found == hipErrorNoDevice || found == hipErrorInsufficientDriver || found == hipErrorInvalidDevice) {
+    static_cast<void>(hipGetLastError());  // or the next launch would report it
+    return all;
+  }
   gpu::check(found, "hipGetDeviceCount");
   for (int index = 0; index < count; ++index) {
     hipDeviceProp_t p;

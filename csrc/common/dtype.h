@@ -3,6 +3,9 @@
 
 #include "common/gpu.h"
 
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+#endif
 #include <cstring>
 
 namespace gpu {
@@ -23,12 +26,23 @@ __device__ __forceinline__ uint32_t to_bits(float f) {
 
 __device__ __forceinline__ float widen(float v) { return v; }
 __device__ __forceinline__ float widen(bf16 v) { return from_bits(static_cast<uint32_t>(v.bits) << 16); }
+// The compilers for cards have one instruction for this; spelled out, it costs many registers where it is unrolled.
+#if defined(__CUDACC__)
+__device__ __forceinline__ float widen(fp16 v) { return __half2float(__ushort_as_half(v.bits)); }
+#elif defined(__HIP_PLATFORM_AMD__)
+__device__ __forceinline__ float widen(fp16 v) {
+  _Float16 half;
+  memcpy(&half, &v.bits, 2);
+  return static_cast<float>(half);
+}
+#else
 __device__ __forceinline__ float widen(fp16 v) {
   const uint32_t sign = static_cast<uint32_t>(v.bits & 0x8000u) << 16, rest = v.bits & 0x7fffu;
   if (rest >= 0x7c00u) return from_bits(sign | 0x7f800000u | ((rest & 0x3ffu) << 13));          // Inf, NaN
   if (rest >= 0x0400u) return from_bits(sign | ((rest << 13) + (112u << 23)));                   // normal
   return from_bits(sign | to_bits(static_cast<float>(rest) * 5.9604644775390625e-8f));           // subnormal: * 2^-24
 }
+#endif
 
 // Round to nearest, ties to even, as torch does.
 template <class T> __device__ __forceinline__ T narrow(float v);

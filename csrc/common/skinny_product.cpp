@@ -91,10 +91,9 @@ template <class T> __device__ __forceinline__ void store(const SkinnyProductArgu
   else static_cast<T*>(a.y)[at] = gpu::narrow<T>(sum);
 }
 
-// Blocks that a multiprocessor should hold (on AMD: waves of a SIMD, the same number at wave 64): limits the registers.
-// Widening fp16 takes more of them.
-template <class T, int ROWS>
-constexpr int kBlocksWanted = ROWS == 1 ? (std::is_same_v<T, gpu::fp16> ? 4 : 6) : ROWS == 2 ? 4 : 2;
+// Blocks that a multiprocessor should hold (on AMD: waves of a SIMD, the same number at wave 64), which limits registers.
+template <int ROWS>
+constexpr int kBlocksWanted = ROWS == 1 ? 6 : ROWS == 2 ? 4 : 2;
 
 // Pieces of each output's row that are asked for at a time: as many as the registers hold without spilling.
 template <int ROWS, int OUTPUTS, bool ALIGNED>
@@ -103,7 +102,7 @@ constexpr int kAhead = !ALIGNED ? 1 : ROWS < 8 ? kInFlight : kInFlight / OUTPUTS
 // ROWS rows from blockIdx.y * ROWS on. The kGroups groups of a block are kGroups / splits teams; a team has OUTPUTS
 // outputs and its `splits` groups take the pieces of a row in turn.
 template <class T, int ROWS, int OUTPUTS, bool ALIGNED>
-__global__ void __launch_bounds__(kThreads, (kBlocksWanted<T, ROWS>)) skinny_product_kernel(SkinnyProductArguments a, int splits) {
+__global__ void __launch_bounds__(kThreads, kBlocksWanted<ROWS>) skinny_product_kernel(SkinnyProductArguments a, int splits) {
   constexpr int values = ROWS * OUTPUTS, lanes_per_value = gpu::kGroup / values;
   constexpr int ahead = kAhead<ROWS, OUTPUTS, ALIGNED>;
   const int group = gpu::group(), split = group % splits, teams = kGroups / splits;

@@ -53,7 +53,7 @@ def test_a_plan_is_applied_recorded_and_taken_back(tts, passes):
 
 def test_many_times_without_growth(tts, passes):
     before = passes.observe(tts)
-    for _ in range(50):
+    for _ in range(20):
         tts.apply_optimization_plan(passes.Repack())
         tts.restore_optimization_plan()
     result = tts.apply_optimization_plan(passes.Repack())

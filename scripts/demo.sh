@@ -72,6 +72,21 @@ source_hash="$(hash_of qwen3tts csrc cmake build_support CMakeLists.txt pyprojec
 if [ "$(cat "$environment/.source" 2>/dev/null)" != "$source_hash" ]; then
     say "installing qwen3tts"
     rm -f "$environment/.source"
+    # Kernels for the card that is here and for no other; none where torch sees no card.
+    read -r cuda hip < <("$environment/bin/python" -c '
+import torch
+cuda, hip = "OFF", "OFF"
+if torch.cuda.is_available() and torch.version.hip:
+    hip = "AUTO"
+elif torch.cuda.is_available():
+    cuda = "%d%d" % torch.cuda.get_device_capability()
+print(cuda, hip)
+') || true
+    case "${cuda:-OFF}" in
+        OFF) export QWEN3TTS_CUDA="${QWEN3TTS_CUDA:-OFF}" ;;
+        *) export QWEN3TTS_CUDA_ARCHITECTURES="${QWEN3TTS_CUDA_ARCHITECTURES:-$cuda}" ;;
+    esac
+    export QWEN3TTS_HIP="${QWEN3TTS_HIP:-${hip:-OFF}}"
     pip_install "$environment" --no-deps --force-reinstall .
     printf '%s' "$source_hash" >"$environment/.source"
 fi

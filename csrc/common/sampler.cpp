@@ -160,7 +160,7 @@ template <int EACH> __device__ __forceinline__ int pick_largest(const uint32_t (
 // What a thread loads of its row, all at once; it owns logits threadIdx.x + j * kThreads.
 template <int EACH> struct Loaded {
   float values[EACH];
-  uint32_t seen, suppressed;  // one bit per logit
+  uint32_t present, seen, suppressed;  // one bit per logit
 };
 
 template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerArguments& a, int64_t r) {
@@ -170,6 +170,7 @@ template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerAr
   for (int j = 0; j < EACH; ++j) {
     const int i = static_cast<int>(threadIdx.x) + j * kThreads;
     if (i >= a.vocab) continue;
+    in.present |= 1u << j;
     in.values[j] = a.logits[r * a.row_stride + i];
     if (a.seen != nullptr && a.seen[r * a.vocab + i] != 0) in.seen |= 1u << j;
     if (a.suppressed != nullptr && a.suppressed[i] != 0) in.suppressed |= 1u << j;
@@ -188,7 +189,7 @@ __device__ __forceinline__ uint32_t process(const SamplerArguments& a, const Sam
   for (int j = 0; j < EACH; ++j) {
     const int i = static_cast<int>(threadIdx.x) + j * kThreads;
     keys[j] = 0;
-    if (i >= a.vocab) continue;
+    if ((in.present >> j & 1u) == 0) continue;
     float v = in.values[j];
     if (!is_finite(v)) status |= kSamplerNotFinite;
     if ((in.seen >> j & 1u) != 0 && penalty != 1.0f)
@@ -201,16 +202,18 @@ __device__ __forceinline__ uint32_t process(const SamplerArguments& a, const Sam
   return status;
 }
 
-// Puts the keys that can be picked into `kept`, in any order that depends on nothing but the keys; returns how many.
+// Puts the keys that can be picked into `kept`, in an order that depends on nothing but the keys; returns how many.
+// The others become absent.
 template <int EACH>
-__device__ __forceinline__ int keep_survivors(const uint32_t (&keys)[EACH], uint32_t edge, float largest,
+__device__ __forceinline__ int keep_survivors(uint32_t (&keys)[EACH], uint32_t edge, float largest,
                                               const Survivors& kept, Shared& s) {
-  const auto survives = [&](uint32_t key) {
-    return key != 0 && key >= edge && gpu::sub_rn(value_of(key), largest) > -17.0f;
-  };
   uint32_t mine = 0;
 #pragma unroll
-  for (int j = 0; j < EACH; ++j) mine += survives(keys[j]) ? 1u : 0u;
+  for (int j = 0; j < EACH; ++j) {
+    const bool survives = keys[j] >= edge && gpu::sub_rn(value_of(keys[j]), largest) > -17.0f;
+    keys[j] = survives ? keys[j] : 0;
+    mine += keys[j] != 0 ? 1u : 0u;
+  }
   uint32_t place = scan_group(mine);
   if (gpu::group_lane() == gpu::kGroup - 1) s.count[gpu::group()] = place;
   place -= mine;
@@ -223,7 +226,7 @@ __device__ __forceinline__ int keep_survivors(const uint32_t (&keys)[EACH], uint
   }
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    if (!survives(keys[j])) continue;
+    if (keys[j] == 0) continue;
     kept.keys[place] = keys[j];
     kept.indices[place++] = static_cast<uint16_t>(threadIdx.x + j * kThreads);
   }

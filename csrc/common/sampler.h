@@ -16,6 +16,9 @@
 // 32 lanes through shuffles, the rest (3 steps for 128, 6 for 256) through shared memory with one barrier each. More
 // (top_k = 0 or large, many equal logits) are sorted in shared memory, 6 bytes each. Nothing depends on the order of
 // execution: survivors take places given by a prefix sum, keys are all different, sums are of whole numbers.
+//
+// Registers at 8, 12 and 32 logits a thread: 40, 40, 63 (sm_90); 50, 62, 122 (gfx90a, gfx942); 48, 60, 117 (gfx1100).
+// Nothing spills. Shared memory: 4.4 KB and 6 bytes for each place of the sort, 52 KB at most.
 #pragma once
 
 #include <cstdint>

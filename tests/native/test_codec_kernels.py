@@ -8,9 +8,10 @@ import torch
 
 import qwen3tts
 from qwen3tts import GenerateOptions
-from qwen3tts.backends.native import codec_kernels
+from qwen3tts.backends.native import codec_kernels, open_native
+from qwen3tts.backends.native.blas import Blas
 from qwen3tts.backends.native.codec_kernels import CodecKernels
-from qwen3tts.backends.native.transposed_conv import METHODS, is_packed
+from qwen3tts.backends.native.transposed_conv import METHODS, is_packed, pack_weight, transposed_conv
 from qwen3tts.errors import OptimizationApplicationError, OptimizationCompatibilityError, OptionError
 from qwen3tts.model.causal import CausalConvTranspose1d, StreamState
 
@@ -140,3 +141,42 @@ def test_what_cannot_be_done_is_refused_before_anything_changes(model, emulated)
     finally:
         layer.conv.kernel_size = kernel
         del runtime.native
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["cuda", "hip"])
+def test_on_a_card(tiny_checkpoint, backend):
+    """Audio equal up to rounding, the check within its bound, one copy of every weight, the first layout afterwards."""
+    with qwen3tts.load(tiny_checkpoint(), backend=backend, profile="reference") as tts:
+        runtime = tts.engine.runtime
+        codes = torch.randint(0, 64, (9, 16), generator=torch.Generator().manual_seed(3))
+        (want,) = runtime.codec.decode([runtime.codec.open()], [codes])
+        strides = [layer.conv.weight.stride() for layer in layers_of(tts)]
+        for method in METHODS:
+            item = CodecKernels(method=method)
+            result = tts.apply_optimization_plan(item)
+            (got,) = runtime.codec.decode([runtime.codec.open()], [codes])
+            assert (got - want).abs().max() < 1e-4
+            assert item.check(runtime, result.applied[0].result.state, result.context).passed
+            tts.restore_optimization_plan()
+            (again,) = runtime.codec.decode([runtime.codec.open()], [codes])
+            assert (again - want).abs().max() < 1e-5  # torch's own convolution may add in another order each time
+            assert [layer.conv.weight.stride() for layer in layers_of(tts)] == strides
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["cuda", "hip"])
+def test_a_captured_layer_replays(backend):
+    """Both products, the workspace and the interleaving inside one graph, on new input."""
+    native = open_native(backend)
+    blas, device = Blas(native), native.device
+    x, weight = torch.randn(1, 24, 12, device=device), pack_weight(torch.randn(24, 10, 8, device=device))
+    transposed_conv(native, x, weight, None, 4, blas=blas)  # the library sets up what it needs
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        y = transposed_conv(native, x, weight, None, 4, blas=blas)
+    for _ in range(3):
+        x.normal_()
+        graph.replay()
+        assert torch.equal(y, transposed_conv(native, x, weight, None, 4, blas=blas))

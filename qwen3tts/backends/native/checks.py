@@ -1,6 +1,6 @@
 """What a tensor must be like before its pointer goes to a kernel."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ def check(
     tensor: Tensor,
     *,
     native: Native,
-    dtype: torch.dtype | Iterable[torch.dtype] | None = None,
+    dtype: torch.dtype | Collection[torch.dtype] | None = None,
     shape: Sequence[int | None] | None = None,
     contiguous: bool = True,
 ) -> Tensor:
@@ -34,11 +34,11 @@ def check(
             f"{name} is on {tensor.device}, but these kernels run on {native.device}: use {name}.to('{native.device}')."
         )
     if dtype is not None:
-        allowed = [dtype] if isinstance(dtype, torch.dtype) else list(dtype)
+        allowed = (dtype,) if isinstance(dtype, torch.dtype) else dtype
         if tensor.dtype not in allowed:
             names = " or ".join(sorted(str(one).removeprefix("torch.") for one in allowed))
             raise KernelArgumentError(f"{name} is {str(tensor.dtype).removeprefix('torch.')}, expected {names}.")
-    if shape is not None:
+    if shape is not None and tensor.shape != shape:
         fits = tensor.dim() == len(shape) and all(
             want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
         )
@@ -59,6 +59,8 @@ def row_stride(name: str, tensor: Tensor) -> int:
     Raises KernelArgumentError if the last dimension is not dense or the rows are not evenly spaced."""
     if tensor.dim() == 0:
         raise KernelArgumentError(f"{name} has no dimension, expected rows [..., width].")
+    if tensor.is_contiguous():
+        return tensor.shape[-1]
     expected: int | None = None
     dims = [(n, s) for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
     if dims[-1][0] > 1 and dims[-1][1] != 1:

@@ -30,11 +30,14 @@ def rms_norm(native: Native, x: Tensor, weight: Tensor, eps: float, *, out: Tens
     """x [..., width] with rows at equal distances, weight [width] of the same dtype -> y, shaped as x and contiguous.
 
     out: where to write y; may be x itself."""
-    _check_inputs(native, x, weight)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
-    if out is not None:
-        check("out", y, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
-    _launch(native, x, None, weight, None, y, eps)
+    x_stride = _check_inputs(native, x, weight)
+    y_stride = x.shape[-1]
+    if out is None:
+        y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    else:
+        y = check("out", out, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
+        y_stride = row_stride("out", y)
+    _launch(native, x, x_stride, None, 0, weight, None, 0, y, y_stride, eps)
     return y
 
 
@@ -51,35 +54,47 @@ def add_rms_norm(
     """x and residual [..., width], weight [width], one dtype -> (x + residual, its norm).
 
     total_out: where to write the sum; may be x or residual itself. out: where to write the norm."""
-    _check_inputs(native, x, weight)
+    x_stride = _check_inputs(native, x, weight)
     check("residual", residual, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
     total = torch.empty(x.shape, dtype=x.dtype, device=x.device) if total_out is None else total_out
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     check("total_out", total, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
     check("out", y, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
-    _launch(native, x, residual, weight, total, y, eps)
+    _launch(
+        native, x, x_stride, residual, row_stride("residual", residual), weight,
+        total, row_stride("total_out", total), y, row_stride("out", y), eps,
+    )  # fmt: skip
     return total, y
 
 
-def _check_inputs(native: Native, x: Tensor, weight: Tensor) -> None:
+def _check_inputs(native: Native, x: Tensor, weight: Tensor) -> int:
+    """The distance of x's rows."""
     check("x", x, native=native, dtype=FLOATS, contiguous=False)
-    row_stride("x", x)
+    stride = row_stride("x", x)
     check("weight", weight, native=native, dtype=x.dtype, shape=(x.shape[-1],))
+    return stride
 
 
 def _launch(
-    native: Native, x: Tensor, residual: Tensor | None, weight: Tensor, total: Tensor | None, y: Tensor, eps: float
+    native: Native,
+    x: Tensor,
+    x_stride: int,
+    residual: Tensor | None,
+    residual_stride: int,
+    weight: Tensor,
+    total: Tensor | None,
+    total_stride: int,
+    y: Tensor,
+    y_stride: int,
+    eps: float,
 ) -> None:
-    width = x.shape[-1]
-    if x.numel() == 0:
+    count, width = x.numel(), x.shape[-1]
+    if count == 0:
         return
     native.module.rms_norm(
         x.data_ptr(), 0 if residual is None else residual.data_ptr(), weight.data_ptr(),
-        0 if total is None else total.data_ptr(), y.data_ptr(),
-        x.numel() // width, width,
-        row_stride("x", x), 0 if residual is None else row_stride("residual", residual),
-        0 if total is None else row_stride("total_out", total), row_stride("out", y),
-        eps, DTYPE_CODES[x.dtype], native.stream(),
+        0 if total is None else total.data_ptr(), y.data_ptr(), count // width, width,
+        x_stride, residual_stride, total_stride, y_stride, eps, DTYPE_CODES[x.dtype], native.stream(),
     )  # fmt: skip
 
 

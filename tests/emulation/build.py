@@ -19,7 +19,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
@@ -54,11 +54,11 @@ def binding_sources() -> list[Path]:
     return sorted(path for path in (ROOT / "csrc" / "bindings").glob("*.cpp") if path.name != "cuda.cpp")
 
 
-def device_flags(wave: int, sanitize: bool = False) -> list[str]:
-    """g++ options for everything that sees HIP."""
+def device_flags(wave: int, sanitize: bool = False, include: Path = ROOT / "csrc") -> list[str]:
+    """g++ options for everything that sees HIP; ``include`` is the root of the kernels' headers."""
     if wave not in (32, 64):
         raise ValueError(f"wave is {wave}, expected 32 or 64")
-    flags = [*_common_flags(), "-ffp-contract=off", "-Wno-unknown-pragmas", f"-DEMU_WAVE={wave}", f"-I{HERE / 'include'}"]
+    flags = [*_common_flags(include), "-ffp-contract=off", "-Wno-unknown-pragmas", f"-DEMU_WAVE={wave}", f"-I{HERE / 'include'}"]
     return [*flags, "-O1", *SANITIZERS] if sanitize else [*flags, "-O2"]
 
 
@@ -68,36 +68,35 @@ def build_emulated(
     sanitize: bool = False,
     extra_flags: Sequence[str] = (),
     *,
-    kernels: Iterable[Path] | None = None,
     jobs: int = 2,
 ) -> Path:
     """Compiles ``_hip`` for the running Python and returns its path.
 
-    ``kernels`` replaces the sources with kernels (by mutated copies of them, in the tests of the emulation itself).
     A sanitized module loads only into a process that was started under ``sanitizer_environment()``.
     """
     import pybind11
 
     python = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_paths()['include']}"]
     device = [*device_flags(wave, sanitize), *extra_flags]
-    bindings = [*_common_flags(), "-O0", *python]
-    inner = kernel_sources() if kernels is None else list(kernels)
-    work = [(path, device) for path in [*inner, *host_sources()]] + [(path, bindings) for path in binding_sources()]
-    order = sorted(work, key=lambda item: item[1] is not bindings)  # bindings take longest
-    with ThreadPoolExecutor(jobs) as pool:
-        built = dict(zip([path for path, _ in order], pool.map(lambda item: _object(*item), order), strict=True))
-    _remove_old_objects()
-    kernel_objects = [built[path] for path in inner]
-    _refuse_state(dict(zip(inner, kernel_objects, strict=True)))
-    # Between the two markers lies the shared memory of all kernels: the linker keeps the order of its arguments.
-    begin, end = (built[HERE / "runtime" / f"shared_{name}.cpp"] for name in ("begin", "end"))
-    rest = [item for path, item in built.items() if path not in inner and item not in (begin, end)]
+    bindings = [*_common_flags(ROOT / "csrc"), "-O0", *python]
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
     module = out / f"_hip{sysconfig.get_config_var('EXT_SUFFIX')}"
-    sanitizers = SANITIZERS[:1] if sanitize else ()
-    _run([_compiler(), "-shared", *sanitizers, begin, *kernel_objects, end, *rest, "-o", module])
+    host = [(path, device) for path in host_sources()] + [(path, bindings) for path in binding_sources()]
+    _link(module, [(path, device) for path in kernel_sources()], host, ["-shared", *_sanitizer(sanitize)], jobs)
     return module
+
+
+def build_program(
+    path: Path | str, driver: Path, kernel: Path, wave: int, sanitize: bool = False, *, include: Path = ROOT / "csrc"
+) -> Path:
+    """Compiles one kernel's source and a ``main`` that calls it into a program, for tests of the emulation itself."""
+    flags = device_flags(wave, sanitize)
+    host = [source for source in host_sources() if source.parent != ROOT / "csrc" / "hip"]
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _link(target, [(kernel, device_flags(wave, sanitize, include))], [(source, flags) for source in [driver, *host]], _sanitizer(sanitize), jobs=2)
+    return target
 
 
 def load_emulated(path: Path | str, wave: int) -> ModuleType:
@@ -127,23 +126,43 @@ def sanitizer_environment() -> dict[str, str]:
     if not Path(found).exists():
         raise EmulationBuildError("g++ has no libasan.so: install its sanitizer library")
     return {
-        "LD_PRELOAD": f"{Path(found).resolve()} {Path(standard).resolve()}",
-        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=99",
+        "LD_PRELOAD": f"{Path(found).resolve()}:{Path(standard).resolve()}",
+        "ASAN_OPTIONS": "detect_leaks=0:exitcode=99",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
     }
 
 
-def _common_flags() -> list[str]:
+def _common_flags(include: Path) -> list[str]:
     # Two modules in one process must not share a variable: no exported symbols, and none "unique in the process".
     hidden = ["-fvisibility=hidden", "-fvisibility-inlines-hidden", "-fno-gnu-unique"]
-    return ["-std=c++17", "-fPIC", *hidden, "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc'}"]
+    return ["-std=c++17", "-fPIC", *hidden, "-Wall", "-Wextra", "-Werror", f"-I{include}"]
+
+
+def _sanitizer(sanitize: bool) -> list[str]:
+    return list(SANITIZERS[:1]) if sanitize else []
+
+
+_Work = list[tuple[Path, list[str]]]
+
+
+def _link(target: Path, kernels: _Work, host: _Work, flags: Sequence[str], jobs: int) -> None:
+    work = sorted([*kernels, *host], key=lambda item: item[0].parent.name != "bindings")  # these take longest
+    with ThreadPoolExecutor(jobs) as pool:
+        objects = dict(zip((path for path, _ in work), pool.map(lambda item: _object(*item), work), strict=True))
+    _remove_old_objects()
+    inner = {path: objects.pop(path) for path, _ in kernels}
+    _refuse_state(inner)
+    # Between the two markers lies the shared memory of all kernels: the linker keeps the order of its arguments.
+    begin, end = (objects.pop(HERE / "runtime" / f"shared_{name}.cpp") for name in ("begin", "end"))
+    _run([_compiler(), *flags, begin, *inner.values(), end, *objects.values(), "-o", target])
 
 
 def _object(source: Path, flags: Sequence[str]) -> Path:
     """The object file of a source, from the cache if nothing it depends on has changed."""
     key = hashlib.sha256(repr((_compiler_version(), str(source), list(flags))).encode())
-    for path in _with_headers(source):
+    include = Path(next(flag for flag in flags if flag.startswith("-I")).removeprefix("-I"))
+    for path in _with_headers(source, include):
         key.update(path.read_bytes())
     target = CACHE / f"{source.stem}-{key.hexdigest()[:32]}.o"
     if target.exists():
@@ -157,7 +176,7 @@ def _object(source: Path, flags: Sequence[str]) -> Path:
     return target
 
 
-def _with_headers(source: Path) -> list[Path]:
+def _with_headers(source: Path, include: Path) -> list[Path]:
     """The source and the project's own headers that it includes, directly or not."""
     found: dict[Path, None] = {}
     waiting = [source]
@@ -167,7 +186,7 @@ def _with_headers(source: Path) -> list[Path]:
             continue
         found[path] = None
         for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', path.read_text(), re.MULTILINE):
-            options = (path.parent / name, ROOT / "csrc" / name, HERE / "include" / name)
+            options = (path.parent / name, include / name, HERE / "include" / name)
             waiting += [option.resolve() for option in options if option.is_file()][:1]
     return list(found)
 
@@ -206,3 +225,9 @@ def _refuse_state(objects: dict[Path, Path]) -> None:
             # _ZZ: local to a function, as __shared__ arrays are; _ZGV: guard of a variable that a function sets up.
             if name.startswith("_ZGV") or (kind in "bB" and not name.startswith("_ZZ")):
                 raise EmulationBuildError(f"{source.name}: {name} is a variable that outlives a launch; kernels may have none")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--sanitizer-environment"]:
+        sys.exit("usage: build.py --sanitizer-environment")
+    print("\n".join(f"{name}={value}" for name, value in sanitizer_environment().items()))

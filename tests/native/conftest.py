@@ -3,6 +3,7 @@
 The same tests serve all of them: tensors are made on `native.device`."""
 
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -26,14 +27,17 @@ def emulation_build() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Native]:
-    """emulated(wave width) -> the HIP module run on the CPU, compiled once."""
+    """emulated(wave width) -> the HIP module run on the CPU, compiled once.
+
+    QWEN3TTS_TEST_SANITIZE=1: with AddressSanitizer, in an environment that build.py --sanitizer-environment prints."""
     build = emulation_build()
     opened: dict[int, Native] = {}
 
     def make(wave: int) -> Native:
         if wave not in opened:
             folder = tmp_path_factory.mktemp(f"emulated{wave}")
-            opened[wave] = wrap_module(build.load_emulated(build.build_emulated(folder, wave), wave))
+            built = build.build_emulated(folder, wave, sanitize=os.environ.get("QWEN3TTS_TEST_SANITIZE") == "1")
+            opened[wave] = wrap_module(build.load_emulated(built, wave))
         return opened[wave]
 
     return make

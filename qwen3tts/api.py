@@ -75,7 +75,7 @@ def load(
     backend: "auto" (the best present), "torch" (plain torch on any device), "cpu", "cuda" or "hip". dtype: of the
     transformers; the codec always computes in float32. revision, cache_dir, offline: for hub ids. profile: which
     optimization passes are switched on: "reference", "default" (None), "low-latency", "throughput", or a .toml file
-    (docs/optimization.md). verify: compare each pass with the plain model once on this machine.
+    (docs/passes.md). verify: compare each pass with the plain model once on this machine.
     Raises BackendError, CheckpointError (with its kinds), OptionError or OptimizationError.
     """
     started = time.perf_counter()
@@ -325,6 +325,7 @@ class TTS(Streaming, Optimizable):
             if self._runtime is not None:
                 self._runtime.close()
                 self.encoders.close()
+                self._optimization.discard()
                 self._runtime = None
 
     def __enter__(self) -> Self:

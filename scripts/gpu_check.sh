@@ -33,7 +33,7 @@ step() { # step NAME COMMAND...: runs it into OUT/NAME.log and goes on whatever 
     shift
     "$@" >"$out/$name.log" 2>&1 || status=$?
     echo "== $name: exit code $status after $((SECONDS - started)) s"
-    [ "$status" -eq 0 ] || { failed=1; tail -n "${TAIL:-25}" "$out/$name.log"; }
+    [ "$status" -eq 0 ] || { failed=1; tail -n "${TAIL:-12}" "$out/$name.log"; }
 }
 
 export QWEN3TTS_CUDA=ON QWEN3TTS_CUDA_ARCHITECTURES="$capability" QWEN3TTS_HIP=OFF QWEN3TTS_COMMIT="$commit"
@@ -43,7 +43,7 @@ fi
 step build "$python" -m pip install --no-build-isolation --no-deps --no-index --no-compile --upgrade --target "$site" .
 export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 QWEN3TTS_CACHE="$out/cache"
 step doctor "$python" -m qwen3tts doctor
-step tests "$python" -m pytest -q -m gpu -p no:cacheprovider ${expression:+-k "$expression"} tests
+step tests "$python" -m pytest -q -m gpu -p no:cacheprovider ${expression:+-k "$expression"} tests/gpu tests/native
 grep -E "passed|failed|error" "$out/tests.log" | tail -n 1
 backends=(cuda)
 [ -z "$hip_root" ] || backends+=(hip)

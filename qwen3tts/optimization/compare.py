@@ -4,6 +4,7 @@ Everything is spoken on fixed seeds, greedily and sampled. Times are medians of 
 both orders, so that a machine that slows down slows both.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +59,7 @@ class Row:
     audio_error: float | None = None
     """largest difference of samples where the codes are equal, relative to the largest sample"""
     evidence: Evidence | None = None
+    """the check of the pass; of several, the one nearest to its bound"""
     plain_seconds: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
@@ -137,8 +139,10 @@ def _row(
                 return row
             for case, wanted in zip(spoken, reference, strict=True):
                 _compare(row, case, wanted, _speak(tts, case))
-            if len(items) == 1:
-                row.evidence = items[0].check(result.model, result.applied[0].result.state, result.context)
+            found = [
+                a.item.check(result.model, a.result.state, result.context) for a in result.applied if a.applicable
+            ]
+            row.evidence = max((e for e in found if e is not None), key=_weight, default=None)
     except OptimizationError as error:
         row.status = f"cannot be used: {error}"
         return row
@@ -151,6 +155,13 @@ def _row(
             with _applied(tts, items):
                 row.seconds.append(_time(tts, timed))
     return row
+
+
+def _weight(evidence: Evidence) -> float:
+    """The error over its bound, by which a plan's checks are compared."""
+    if evidence.error is None:
+        return math.inf
+    return evidence.error / evidence.bound if evidence.bound else math.copysign(math.inf, evidence.error or -1.0)
 
 
 @contextmanager

@@ -35,7 +35,8 @@ class _DiffusionPass(OptimizationPass):
 
     def validate(self, model: Any, context: PassContext) -> None:
         """See OptimizationPass."""
-        raise OptimizationCompatibilityError(f"The pass {self.qualified_id!r} is not applicable: {REASON}.")
+        if self.policy == "required":
+            raise OptimizationCompatibilityError(f"The pass {self.qualified_id!r} is not applicable: {REASON}.")
 
     def apply(self, model: Any, context: PassContext) -> PassResult:
         """See OptimizationPass."""

@@ -65,6 +65,10 @@ class OptimizationManager:
         result.manifest()
         self._active[mode] = _Active(result, active.original, active.before)
 
+    def discard(self) -> None:
+        """Forgets every plan, because the model is gone; what they remembered of it is freed."""
+        self._active.clear()
+
     def _require(self, mode: str, what: str) -> _Active:
         check_mode(mode)
         if mode not in self._active:

@@ -94,6 +94,11 @@ def loaded(tiny_checkpoint) -> Iterator[Any]:
         yield tts
 
 
+@pytest.fixture(autouse=True)
+def without_a_plan() -> None:
+    """Here `tts` takes back what is left."""
+
+
 @pytest.fixture
 def tts(loaded: Any) -> Iterator[Any]:
     yield loaded

@@ -327,7 +327,10 @@ BAD_SOURCES = [
     ((np.array(["a"]), 24000), {}, "dtype"),
     ((np.array([0, np.nan, 0]), 24000), {}, "sample 1 is nan"),
     ((np.array([0, 0, -np.inf]), 24000), {}, "sample 2 is -inf"),
-    ((np.full(100, 1e300), 24000), {}, "inf"),
+    ((np.full(100, 1e300), 24000), {}, "sample 0 is inf"),
+    ((np.full((9, 2), -1e300), 24000), {}, "sample 0 is -inf"),
+    ((np.full((9, 4), 3e38, np.float32), 24000), {}, "sample 0 is inf"),
+    ((np.array([[1e300, -1e300]] * 3), 24000), {}, "sample 0 is nan"),
     ((np.arange(-5000.0, 5000.0), 24000), {}, "divide by 32768"),
     ((np.zeros(601 * 2000, np.int16), 2000), {}, "at most 600 s"),
     (io.StringIO("text"), {}, "binary mode"),
@@ -337,11 +340,29 @@ BAD_SOURCES = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("source", "settings", "pattern"), BAD_SOURCES, ids=range(len(BAD_SOURCES)))
 def test_bad_sources(source, settings, pattern):
     with pytest.raises(AudioError, match=pattern):
         read_audio(source, **settings)
+
+
+def test_channels_that_cancel(seed):
+    left = tone(seed, 40_000)
+    for channels in ((left, -left), (left, -left, 0.3 * left, -0.3 * left)):
+        pcm = np.round(np.hstack(channels) * 32767).astype(np.int16)
+        for source in (np.hstack(channels), pcm, 0.01 * np.hstack(channels)):
+            with pytest.raises(AudioError, match="channels cancel each other"):
+                read_audio((source, 44100))
+    for kept in (np.hstack((left, -0.99 * left)), np.zeros((100, 2)), np.full((100, 2), 1e-5), left):
+        assert len(read_audio((kept, 24000))) == len(kept)
+
+
+def test_messages_stay_short():
+    for text in ("AB/+" * 50_000, "no/such/" + "x" * 4000, "https://example.org/" + "x" * 50_000):
+        with pytest.raises(AudioError, match="characters") as caught:
+            read_audio(text)
+        assert len(str(caught.value)) < 400
 
 
 def test_file_object_that_fails():

@@ -182,6 +182,24 @@ def test_a_blank_text_ends_the_stream(tts):
     assert list(stream) == []
 
 
+@pytest.mark.parametrize("settle", ["safe", "eager"])
+@pytest.mark.parametrize("text", ["\u200b\u200b \u200b" * 5, "\x08\x0c\x07", "\ufeff \u200e\n"])
+def test_invisible_text_is_refused_as_by_generate(tts, text, settle):
+    slots = tts.engine.runtime.frames.free_slots()
+    settings = TextStreamOptions(min_start_tokens=1, settle=settle)
+    stream = tts.open_text_stream("ryan", options=GenerateOptions(max_frames=4), stream_options=settings)
+    for char in text:
+        stream.push_text(char)
+        assert isinstance(stream.poll(), NeedMoreText)
+    with pytest.raises(TextError) as refused:
+        stream.finish()
+    with pytest.raises(TextError) as refused_whole:
+        tts.generate(text, "ryan")
+    assert str(refused.value) == str(refused_whole.value)
+    assert isinstance(stream.poll(), Finished)
+    assert tts.engine.runtime.frames.free_slots() == slots
+
+
 def test_slots_are_freed(tts):
     slots = tts.engine.runtime.frames.free_slots()
     stream = tts.open_text_stream("ryan", stream_options=TextStreamOptions(min_start_tokens=1))

@@ -60,6 +60,14 @@ def export(
 ) -> None:
     """Write a voice for other runtimes: JSON with the five keys they know and no others."""
     with exit_codes():
+        from qwen3tts.cli.outputs import check_different
+
+        if target.suffix.lower() != ".json":
+            raise VoiceError(
+                f"cannot write {str(target)!r}: an export is JSON and ends in .json; `qwen3tts voice convert` writes "
+                ".safetensors"
+            )
+        check_different({"the export": target}, {"the voice file": source})
         voice = _load(source, index)
         (voice.without_reference() if x_vector_only else voice).save(target, plain=True)
         print(f"wrote {target}")

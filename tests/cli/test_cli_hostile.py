@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,18 @@ def test_text_that_never_ends(fake, invoke, tmp_path):
     (tmp_path / "long.txt").write_text("語" * MAX_TEXT_CHARS)
     assert invoke("qwen3tts", "generate", "--text-file", "long.txt", "-m", "model").exit_code == 0
     assert len(fake.asked[0][0]) == MAX_TEXT_CHARS
+
+
+def test_a_named_pipe_is_read(fake, invoke, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("From a pipe.",))
+    writer.start()
+    assert invoke("qwen3tts", "generate", "--text-file", "pipe", "-m", "model").exit_code == 0
+    writer.join()
+    assert fake.asked[0][0] == "From a pipe."
+    assert "named pipe is waited for" in " ".join(
+        invoke("qwen3tts", "generate", "--help", env={"COLUMNS": "200"}).stdout.split()
+    )
 
 
 def test_stdin_that_is_closed(tmp_path):

@@ -49,6 +49,7 @@ def test_split_speaks_a_long_text_in_parts(checkpoint: Path, tmp_path: Path) -> 
     assert len(parts) > 1
     assert json.loads((tmp_path / "a.json").read_text())["frames"] == sum(part.frames for part in parts)
     assert f"of {len(parts)} was cut at its limit" in done.stderr
+    assert f"cut at --max-frames 3 of a part, after {3 * len(parts)} frames" in done.stderr
 
 
 def test_hip_custom_voice_generate_is_the_streamed_mode(checkpoint: Path, invoke, tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_bad_input_is_one_message(checkpoint: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--language", "klingon"), "klingon"),
-        (("--instruct", "Softly."), "cannot follow an instruct"),
+        (("--instruct", "Softly."), "cannot follow an --instruct"),
         (("--backend", "hip"), "'hip' cannot be used"),
         (("--dtype", "int8"), "int8"),
         (("--text-lookahead-tokens", "3"), "streamed"),

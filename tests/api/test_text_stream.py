@@ -120,6 +120,27 @@ def test_a_starved_row_pauses_and_writes_nothing(tts):
         assert isinstance(stream.poll(), NeedMoreText)
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_a_row_that_runs_dry_waits_for_min_resume_tokens(tts, chunk):
+    settings = TextStreamOptions(min_start_tokens=2, min_resume_tokens=4, chunk_frames=(chunk,))
+    with tts.open_text_stream("ryan", options=GenerateOptions(max_frames=60), stream_options=settings) as stream:
+
+        def push(tokens):  # a digit is a token, and settles with the next one
+            stream.push_text("7" * tokens)
+
+        push(3 + 2 * chunk)
+        assert [stream.poll().frames for _ in range(2)] == [chunk, chunk]
+        for _ in range(3):
+            push(1)
+            assert isinstance(stream.poll(), NeedMoreText), "dry at a chunk's very end: four tokens are asked for"
+        push(1)
+        assert sum(stream.poll().frames for _ in range(-(-4 // chunk))) == 4
+        push(3)
+        assert isinstance(stream.poll(), NeedMoreText), "dry within or at the end of a chunk"
+        stream.finish()
+        assert stream.poll().frames == chunk, "complete: nothing to wait for"
+
+
 def test_punctuation_starts_a_short_clause(tts):
     options = GenerateOptions(max_frames=4)
     with tts.open_text_stream("ryan", options=options) as stream:

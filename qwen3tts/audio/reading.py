@@ -37,6 +37,8 @@ MAX_SHOWN = 300
 BLOCK = 65_536
 UNKNOWN = (1 << 63) - 1
 """libsndfile's number of frames where the header does not say it"""
+MAX_UNKNOWN = 64_000_000
+"""samples of all channels that are decoded to find that out: ten minutes in stereo at 48 kHz, a second of work"""
 INTEGER_SCALES = {"int16": (0, 1 << 15), "int32": (0, 1 << 31), "uint8": (128, 1 << 7)}
 """dtype -> (zero, full scale) of PCM arrays"""
 
@@ -204,8 +206,12 @@ def _decode(file: BinaryIO, handle: int | BinaryIO, what: str, rate: int) -> Sam
             declared = decoder.frames
             if declared != UNKNOWN and decoder.format != "MP3":  # an MP3's is an estimate
                 collector.check_length(declared)
+            if declared == UNKNOWN:  # soundfile seeks to where a read has ended, which fails at the end of such a file
+                decoder.seekable = lambda: False
             while len(block := decoder.read(BLOCK, dtype="float32")):
                 collector.add(block)
+                if declared == UNKNOWN:
+                    collector.check_work()
             if decoder.format != "MP3" and declared != UNKNOWN and collector.count < declared:
                 raise _truncated(what, f"{collector.count:,} of {declared:,} samples could be read")
     except soundfile.SoundFileRuntimeError as error:
@@ -251,7 +257,7 @@ class _Collector:
             )
         if not 1 <= channels <= MAX_CHANNELS:
             raise AudioError(f"cannot read {what}: it has {channels} channels; expected 1 to {MAX_CHANNELS}")
-        self.what, self.source_rate, self.rate = what, source_rate, rate
+        self.what, self.source_rate, self.rate, self.channels = what, source_rate, rate, channels
         self.count = 0
         self.peak = self.channel_peak = 0.0
         self._done: list[Samples] = []
@@ -267,6 +273,14 @@ class _Collector:
             raise AudioError(
                 f"cannot read {self.what}: it lasts {count / self.source_rate:,.0f} s; at most {MAX_SECONDS} s are "
                 "read. A voice needs some seconds of speech: cut the recording"
+            )
+
+    def check_work(self) -> None:
+        """Raises AudioError if a recording whose length nobody knows has taken too much work already."""
+        if self.count * self.channels > MAX_UNKNOWN:
+            raise AudioError(
+                f"cannot read {self.what}: its header does not say how long it is, and it does not end after "
+                f"{self.count / self.source_rate:,.0f} s. A voice needs some seconds of speech: cut the recording"
             )
 
     def add(self, block: Samples) -> None:

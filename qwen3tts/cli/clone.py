@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qwen3tts.cli import parameters as p
-from qwen3tts.cli.console import exit_codes, progress_bar, set_up_logging, stderr
+from qwen3tts.cli.console import exit_codes, flush_stdout, on_the_command_line, progress_bar, set_up_logging, stderr
 from qwen3tts.errors import OptionError, TextError, VoiceError
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ class Order:
         from qwen3tts.audio.files import check_audio_path
         from qwen3tts.cli.outputs import check_different
         from qwen3tts.options import GenerateOptions
-        from qwen3tts.text.tokenizer import clean_text
         from qwen3tts.voice.clone import check_silent_tail
         from qwen3tts.voice.files import check_voice_path
         from qwen3tts.voice.record import check_ref_text
@@ -69,7 +68,7 @@ class Order:
             check_audio_path(self.recording)
             outputs["--recording"] = self.recording
         if self.say is not None:
-            clean_text(self.say)
+            check_text(self.say, "--say")
             check_audio_path(self.speech)
             outputs["--speech"] = self.speech
         check_different(outputs, inputs)
@@ -101,10 +100,11 @@ class Order:
         with Batch() as batch:
             for path, sound in sounds:
                 write_audio(path, sound.samples, sound.sample_rate, batch=batch)
-            voice.save(self.output)
-        print(f"wrote {self.output}: {summary(voice)}")
-        for path, sound in sounds:
-            print(f"wrote {path}: {sound.duration:.2f} s, seed {sound.seed}")
+            print(f"wrote {self.output}: {summary(voice)}")
+            for path, sound in sounds:
+                print(f"wrote {path}: {sound.duration:.2f} s, seed {sound.seed}")
+            flush_stdout()
+            voice.save(self.output)  # the last, as it does not wait for the end of the batch
         return 0 if spoken is None else exit_code(self.options, spoken)
 
     def _speak(self, tts: "TTS", voice: "Voice", text: str) -> "Speech":
@@ -122,6 +122,16 @@ def summary(voice: "Voice") -> str:
     return what if not voice.frames else f"{what}, recording of {voice.frames} frames ({voice.frames * 0.08:.2f} s)"
 
 
+def check_text(text: str, option: str) -> str:
+    """The text as it is spoken. TextError names the option: a command may have several texts."""
+    from qwen3tts.text.tokenizer import clean_text
+
+    try:
+        return clean_text(text)
+    except TextError as error:
+        raise TextError(f"{option}: {on_the_command_line(str(error))}") from None
+
+
 def needs_say(say: str | None, **given: object) -> None:
     """Raises OptionError if an option of the speech was given without a text to speak."""
     for name, value in given.items():
@@ -136,9 +146,13 @@ def clone(
     output: VoiceFile = Path("voice.json"),
     text: Annotated[str | None, typer.Option(help="Exactly what the recording says.", show_default=False)] = None,
     text_file: Annotated[Path | None, typer.Option(help="Read that from this UTF-8 file.")] = None,
-    x_vector_only: Annotated[bool, typer.Option("--x-vector-only", help="Keep the sound of the voice alone.")] = False,
+    x_vector_only: Annotated[
+        bool, typer.Option("--x-vector-only", metavar=p.FLAG, help="Keep the sound of the voice alone.")
+    ] = False,
     silent_tail: SilentTail = 0.5,
-    allow_url: Annotated[bool, typer.Option("--allow-url", help="AUDIO may be an http(s) URL.")] = False,
+    allow_url: Annotated[
+        bool, typer.Option("--allow-url", metavar=p.FLAG, help="AUDIO may be an http(s) URL.")
+    ] = False,
     say: Say = None,
     speech: SpeechFile = None,
     language: Annotated[str | None, typer.Option(help="Of --say.", show_default="auto")] = None,
@@ -221,13 +235,12 @@ def design(
         from qwen3tts.checkpoint import open_checkpoint
         from qwen3tts.cli.outputs import checkpoint_files
         from qwen3tts.cli.text_input import read_text
-        from qwen3tts.text.tokenizer import clean_text
 
         if not instruct.strip():
             raise VoiceError("the description of the voice is blank; say what it is like")
         options = p.given(max_frames=max_frames, seed=seed)
         needs_say(say, speech=speech, max_frames=max_frames)
-        transcript = clean_text(sentence)
+        transcript = check_text(sentence, "--sentence")
         order = Order(
             transcript=transcript, silent_tail=silent_tail, output=output, recording=recording,
             say=None if say is None else read_text(say, None, "--say"), speech=speech or SPEECH, language=language,

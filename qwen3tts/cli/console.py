@@ -167,11 +167,11 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            message = on_the_command_line(self.format(record).strip(), self.names)
+            message = self.format(record).strip()
             if record.levelno < logging.WARNING:
                 stderr().print(message, markup=False)
             elif record.levelno < logging.ERROR:
-                warn(message)
+                warn(on_the_command_line(message, self.names))
             else:
                 stderr().print(f"[red]error:[/] {escape(message)}")
         except Exception:

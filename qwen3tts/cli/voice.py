@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qwen3tts.cli import parameters as p
 from qwen3tts.cli.console import exit_codes
 from qwen3tts.errors import VoiceError
 
@@ -55,7 +56,9 @@ def export(
     source: Source,
     target: Annotated[Path, typer.Argument(help="A .json file.")],
     *,
-    x_vector_only: Annotated[bool, typer.Option("--x-vector-only", help="Leave the recording out.")] = False,
+    x_vector_only: Annotated[
+        bool, typer.Option("--x-vector-only", metavar=p.FLAG, help="Leave the recording out.")
+    ] = False,
     index: Index = None,
 ) -> None:
     """Write a voice for other runtimes: JSON with the five keys they know and no others."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from qwen3tts.errors import AudioError
 from qwen3tts.text.tokenizer import MAX_TEXT_CHARS
@@ -201,6 +202,15 @@ def test_stdout_that_is_full(checkpoint, tmp_path, arguments, unbuffered):
         arguments = [*arguments, str(checkpoint)]
     result = shell("> /dev/full", *arguments, cwd=tmp_path, PYTHONUNBUFFERED=unbuffered)
     assert (result.returncode, result.stderr) == (2, "error: stdout cannot be written: No space left on device\n")
+
+
+def test_a_clone_on_a_full_disk(tiny_checkpoint, tmp_path, seed):
+    noise = np.random.default_rng(seed).normal(0, 0.1, 30_000)
+    soundfile.write(tmp_path / "a.wav", noise, 24_000)
+    arguments = ("a.wav", "-m", str(tiny_checkpoint("base", seed=2)), "--say", "Hi.", "--max-frames", "2")
+    result = shell("> /dev/full", "clone", *arguments, cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (2, "error: stdout cannot be written: No space left on device\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
 
 
 STAND_IN = """

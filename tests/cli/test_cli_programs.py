@@ -146,6 +146,9 @@ def test_help_shows_no_type_for_flags(invoke) -> None:
     flags = ("--verbose ", "--offline ", "--do-sample ", "--subtalker-dosample ")
     lines = [line for line in shown if any(flag in line for flag in flags)]
     assert len(lines) == len(flags)
+    for command in (("clone",), ("voice", "export")):
+        shown_there = invoke("qwen3tts", *command, "--help", env={"COLUMNS": "160"}).stdout.splitlines()
+        lines += [line for line in shown_there if "--x-vector-only" in line or "--allow-url" in line]
     assert not [line for line in lines if "<" in line or "BOOL" in line or "INT" in line]
     bare = [line for line in shown if line.startswith("│ --subtalker") and "codebooks 1-15" not in line]
     assert not bare

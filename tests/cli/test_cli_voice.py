@@ -77,7 +77,7 @@ def test_clone_and_speak(invoke, base, recording, tmp_path):
         (["--say", "Hi", "--max-frames", "0"], "--max-frames is 0"),
         (["--say", "Hi", "--max-frames", "32768"], "--max-frames is 32768; expected less than 32768"),
         (["--say", "Hi", "--seed", "9" * 30], "--seed is 999"),
-        (["--say", " "], "the text is blank"),
+        (["--say", " "], "--say: the text is blank"),
         (["--speech", "hello.wav"], "--speech needs --say TEXT"),
         (["--max-frames", "3"], "--max-frames needs --say TEXT"),
         (["--language", "english"], "--language needs --say TEXT"),
@@ -170,6 +170,7 @@ def test_design_refuses(invoke, base, tiny_checkpoint, tmp_path):
         (["--silent-tail", "11"], "--silent-tail is 11.0"),
         (["-m", "nowhere/at/all"], "there is no folder 'nowhere/at/all'"),
         (["-m", "DESIGNER"], "--model is a voice_design model"),
+        (["--sentence", ""], "--sentence: the text is empty"),
         (["--sentence", "a" * 20_001], "20,001 characters"),
     ],
 )

@@ -14,7 +14,6 @@ settle="eager" holds back white space alone. Tokens then depend on how the text 
 """
 
 import functools
-import sys
 import unicodedata
 from typing import Literal
 
@@ -34,7 +33,7 @@ def _joining_starters() -> frozenset[str]:
     """Characters of combining class 0 that NFC can join to the character before them (Hangul vowels and finals, some
     Indic vowel signs)."""
     found = {chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A7, 0x11C3))}
-    for code in range(sys.maxunicode + 1):
+    for code in range(0x20000):  # beyond are ideographs, private use and tags, which are made of no pairs
         parts = unicodedata.decomposition(chr(code)).split()
         if len(parts) == 2 and not parts[0].startswith("<"):
             second = chr(int(parts[1], 16))

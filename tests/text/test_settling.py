@@ -1,6 +1,7 @@
 """Any chopping of a text settles to exactly the tokens of the whole."""
 
 import random
+import sys
 import unicodedata
 
 import pytest
@@ -86,6 +87,17 @@ def mini_tokenizer(mini_vocabulary_folder):
 def test_stable_text_keeps_its_normal_form(text, more):
     stable = unicodedata.normalize("NFC", text[: stable_length(text)])
     assert unicodedata.normalize("NFC", text + more).startswith(stable)
+
+
+def test_no_pair_of_characters_was_overlooked():
+    """NFC joins exactly what canonical decompositions into two characters say."""
+    seconds = set()
+    for char in map(chr, range(sys.maxunicode + 1)):
+        parts = unicodedata.decomposition(char).split()
+        if len(parts) == 2 and not parts[0].startswith("<"):
+            seconds.add(chr(int(parts[1], 16)))
+    assert len(seconds) > 60
+    assert all(stable_length("a" + char) == 0 for char in seconds)
 
 
 def test_what_settles_when(tokenizer):
@@ -193,6 +205,9 @@ def test_unread_pieces_delay_nothing_in_long_runs(tokenizer, settle, seed):
         text = "".join("".join(rng.choices(rng.choice(kinds), k=rng.randrange(1, 20))) for _ in range(6))
         same_at_every_push(tokenizer, list(text), settle)
         same_at_every_push(tokenizer, chop(text, rng), settle)
+        if settle == "safe" and not is_blank(text):
+            assert settled(tokenizer, list(text)) == settled(tokenizer, chop(text, rng))
+            assert settled(tokenizer, list(text)) == tokenizer.encode(clean_text(text))
 
 
 class Counting:

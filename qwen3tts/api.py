@@ -45,6 +45,7 @@ DTYPES = {
     "fp16": torch.float16,
 }
 MAX_TEXTS = 10_000
+VOICE_FILE_ENDINGS = (".json", ".safetensors", ".pt")
 
 
 def parse_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
@@ -264,6 +265,7 @@ class TTS(Streaming, Optimizable):
         if options is not None and not isinstance(options, GenerateOptions):
             raise OptionError(f"options is a {type(options).__name__}; expected GenerateOptions(...).")
         merged = (options or GenerateOptions()).over(self.generation_config)
+        _check_kind(voice)
         resolved = resolve(self.config, voice=voice, language=language, instruct=instruct)
         self._check_fingerprint(voice)
         if merged.text_lookahead_tokens is not None and resolved.ref_codes is not None:
@@ -347,6 +349,17 @@ def _texts(texts: object) -> list[str]:
     if not 1 <= len(texts) <= MAX_TEXTS:
         raise TextError(f"text is a list of {len(texts)}; expected 1 to {MAX_TEXTS} strings.")
     return list(texts)
+
+
+def _check_kind(voice: object) -> None:
+    """Says what to give in place of things that stand for a voice elsewhere."""
+    if isinstance(voice, str) and voice.lower().endswith(VOICE_FILE_ENDINGS):
+        raise VoiceError(f"The voice {voice!r} is the name of a file: give Voice.load({voice!r}).")
+    if hasattr(voice, "ref_spk_embedding"):
+        raise VoiceError(
+            f"The voice is a {type(voice).__name__}, which only Qwen3TTSModel.generate_voice_clone() takes: give a "
+            "Voice from tts.clone(audio, transcript), or Voice.load(file) of the prompt saved with torch.save()."
+        )
 
 
 def _spread(name: str, value: object, count: int | None, rows: int) -> list[Any]:

@@ -30,9 +30,15 @@ MAX_CHANNELS = 8
 MIN_RATE, MAX_RATE = 2_000, 192_000
 MAX_PEAK = 16.0
 """Float samples beyond this are integers that were never scaled."""
+CANCELLED, AUDIBLE = 1e-3, 1e-3
+"""A mix quieter than that part of its channels, where these are louder than -60 dB, is what inverted channels leave."""
+MAX_SHOWN = 300
+"""characters of a name in a message"""
 BLOCK = 65_536
 UNKNOWN = (1 << 63) - 1
 """libsndfile's number of frames where the header does not say it"""
+MAX_UNKNOWN = 64_000_000
+"""samples of all channels that are decoded to find that out: ten minutes in stereo at 48 kHz, a second of work"""
 INTEGER_SCALES = {"int16": (0, 1 << 15), "int32": (0, 1 << 31), "uint8": (128, 1 << 7)}
 """dtype -> (zero, full scale) of PCM arrays"""
 
@@ -65,14 +71,14 @@ def read_audio(
     if isinstance(source, np.ndarray):
         return _from_array(source, sample_rate, rate)
     if sample_rate is not None:
-        raise AudioError(f"sample_rate={sample_rate} was given with {_shown(source)}; a file tells its own rate")
+        raise AudioError(f"sample_rate={sample_rate!r:.60} was given with {_shown(source)}; a file tells its own rate")
     if isinstance(source, str) and is_url(source):
         if not allow_url:
-            raise AudioError(f"{source!r} is a URL; nothing is downloaded unless allow_url=True is given")
-        return _from_bytes(_Memory(fetch(source)), repr(source), rate)
+            raise AudioError(f"{_quoted(source)} is a URL; nothing is downloaded unless allow_url=True is given")
+        return _from_bytes(_Memory(fetch(source)), _quoted(source), rate)
     if isinstance(source, str | os.PathLike):
         with _opened(source) as file:
-            return _decode(file, file.fileno(), repr(os.fspath(source)), rate)
+            return _decode(file, file.fileno(), _quoted(source), rate)
     if hasattr(source, "read"):
         return _from_bytes(_whole(source), _shown(source), rate)
     raise AudioError(
@@ -82,7 +88,13 @@ def read_audio(
 
 
 def _shown(source: object) -> str:
-    return repr(source) if isinstance(source, str | os.PathLike) else f"a {type(source).__name__}"
+    return _quoted(source) if isinstance(source, str | os.PathLike) else f"a {type(source).__name__}"
+
+
+def _quoted(name: str | os.PathLike[str]) -> str:
+    """A path in quotes. Somebody may have passed the contents of a file for its name: such a string is shortened."""
+    text = os.fspath(name)
+    return repr(text) if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN // 2]!r}... ({len(text):,} characters)"
 
 
 # ------------------------------------------------------------------ arrays
@@ -115,7 +127,8 @@ def _from_array(array: npt.NDArray[Any], sample_rate: Any, rate: int) -> Samples
     collector.check_length(array.shape[0])
     zero, scale = INTEGER_SCALES.get(array.dtype.name, (0, 1))
     for start in range(0, array.shape[0], BLOCK):
-        block = array[start : start + BLOCK].astype(np.float32)
+        with np.errstate(over="ignore"):  # what float32 does not hold becomes infinite, and is refused
+            block = array[start : start + BLOCK].astype(np.float32)
         collector.add((block - np.float32(zero)) / np.float32(scale) if scale != 1 else block)
     return collector.finish()
 
@@ -130,14 +143,14 @@ def _opened(source: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     try:
         descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError as error:
-        raise AudioError(f"cannot read {name!r}: there is no such file") from error
+        raise AudioError(f"cannot read {_quoted(source)}: there is no such file") from error
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise AudioError(f"cannot read {name!r}: {getattr(error, 'strerror', None) or error}") from error
+        raise AudioError(f"cannot read {_quoted(source)}: {getattr(error, 'strerror', None) or error}") from error
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
-        raise AudioError(f"cannot read {name!r}: it is {kind}; expected an audio file")
+        raise AudioError(f"cannot read {_quoted(source)}: it is {kind}; expected an audio file")
     with open(descriptor, "rb", buffering=0) as file:  # a buffer would leave the descriptor somewhere else
         yield file
 
@@ -193,8 +206,12 @@ def _decode(file: BinaryIO, handle: int | BinaryIO, what: str, rate: int) -> Sam
             declared = decoder.frames
             if declared != UNKNOWN and decoder.format != "MP3":  # an MP3's is an estimate
                 collector.check_length(declared)
+            if declared == UNKNOWN:  # soundfile seeks to where a read has ended, which fails at the end of such a file
+                decoder.seekable = lambda: False
             while len(block := decoder.read(BLOCK, dtype="float32")):
                 collector.add(block)
+                if declared == UNKNOWN:
+                    collector.check_work()
             if decoder.format != "MP3" and declared != UNKNOWN and collector.count < declared:
                 raise _truncated(what, f"{collector.count:,} of {declared:,} samples could be read")
     except soundfile.SoundFileRuntimeError as error:
@@ -240,9 +257,9 @@ class _Collector:
             )
         if not 1 <= channels <= MAX_CHANNELS:
             raise AudioError(f"cannot read {what}: it has {channels} channels; expected 1 to {MAX_CHANNELS}")
-        self.what, self.source_rate, self.rate = what, source_rate, rate
+        self.what, self.source_rate, self.rate, self.channels = what, source_rate, rate, channels
         self.count = 0
-        self.peak = 0.0
+        self.peak = self.channel_peak = 0.0
         self._done: list[Samples] = []
         self._resampler: Any = None
         if source_rate != rate:
@@ -258,14 +275,25 @@ class _Collector:
                 "read. A voice needs some seconds of speech: cut the recording"
             )
 
+    def check_work(self) -> None:
+        """Raises AudioError if a recording whose length nobody knows has taken too much work already."""
+        if self.count * self.channels > MAX_UNKNOWN:
+            raise AudioError(
+                f"cannot read {self.what}: its header does not say how long it is, and it does not end after "
+                f"{self.count / self.source_rate:,.0f} s. A voice needs some seconds of speech: cut the recording"
+            )
+
     def add(self, block: Samples) -> None:
         """The next samples; full scale is 1."""
         if block.ndim == 2:
-            block = sum(block.T[1:], start=block[:, 0]) / np.float32(block.shape[1])
+            self.channel_peak = max(self.channel_peak, float(np.abs(block).max(initial=0)))
+            with np.errstate(over="ignore", invalid="ignore"):  # refused below
+                block = sum(block.T[1:], start=block[:, 0]) / np.float32(block.shape[1])
         peak = float(np.abs(block).max(initial=0))
         if not math.isfinite(peak):
             first = int(np.flatnonzero(~np.isfinite(block))[0])
-            raise AudioError(f"cannot read {self.what}: sample {self.count + first} is {block[first]}, not a number")
+            found = f"sample {self.count + first} is {block[first]}"
+            raise AudioError(f"cannot read {self.what}: {found}, not a finite number")
         self.count += len(block)
         self.check_length(self.count)
         self.peak = max(self.peak, peak)
@@ -279,6 +307,11 @@ class _Collector:
             raise AudioError(
                 f"cannot read {self.what}: its peak is {self.peak:g}, full scale is 1. Integers must be scaled: pass "
                 "them as int16, or divide by 32768"
+            )
+        if self.channel_peak > AUDIBLE and self.peak < CANCELLED * self.channel_peak:
+            raise AudioError(
+                f"cannot read {self.what}: its channels cancel each other when they are mixed: one is another "
+                "inverted. Pass one channel alone, or invert one"
             )
         if self.peak > 1:
             logger.warning("the peak of %s is %.3f, full scale is 1", self.what, self.peak)

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
@@ -34,28 +35,58 @@ def warn(message: str) -> None:
     stderr().print(f"[yellow]warning:[/] {escape(message)}")
 
 
+@dataclass(frozen=True)
+class OptionNames:
+    """What a program calls the options that error messages speak of."""
+
+    voice_file: str = "--voice-file"
+    gain: str = "--gain"
+    instruct: str = "--instruct"
+
+
+QWEN3TTS = OptionNames()
+
 _OPTIONS = (
-    "max_frames|text_mode|text_lookahead_tokens|codec_chunking|seed|rng|repetition_penalty|dtype|"
+    "max_frames|text_mode|text_lookahead_tokens|codec_chunking|seed|rng|repetition_penalty|dtype|silent_tail|"
     "(?:subtalker_)?(?:do_?sample|top_k|top_p|temperature)"
 )
-_VOICES = r"\((?:tts\.clone\(.*?\), )?Voice\.load\(file\) or Voice\.from_x_vector\(array\)\)"
+_CLONED = r"Voice\.from_(?:x_vector|reference)\(<float32.*?, name=(None|'.*?'|\".*?\")\)"
 
 
-def on_the_command_line(message: str) -> str:
-    """An error of the library as a command says it: in one line, with options in place of Python's arguments."""
+def on_the_command_line(message: str, names: OptionNames = QWEN3TTS) -> str:
+    """A message of the library as a command says it: in one line, with options in place of Python's arguments."""
     message = " ".join(message.splitlines())
-    message = re.sub(_VOICES, "(--voice-file FILE)", message)
-    message = re.sub(r"\b(backend|rng|text_mode)='(\w+)'", lambda found: f"{_option(found[1])} {found[2]}", message)
-    message = re.sub(rf"^({_OPTIONS})(?= is | needs )", lambda found: _option(found[1]), message)
+    for pattern, option in _python_to_options(names):
+        message = re.sub(pattern, option, message)
     return re.sub(r"^(A|An|Base|Keys|The|There|This|Unknown)\b", lambda found: found[1].lower(), message)
+
+
+def _python_to_options(names: OptionNames) -> Iterator[tuple[str, str | Callable[[re.Match[str]], str]]]:
+    """Patterns of Python in messages, with what stands in their place."""
+    clone = r"\((?:tts\.clone\(.*?\), )?Voice\.load\(file\) or Voice\.from_x_vector\(array\)\)"
+    yield clone, f"({names.voice_file} FILE; `qwen3tts clone` makes one)"
+    yield r"Voice\.load\('(.*?)'\)", rf"{names.voice_file} \1"
+    yield r", or read all with Voice\.load_all\(\)", ""
+    yield r"\bvoice\.without_reference\(\)", "its x-vector alone (`qwen3tts voice export --x-vector-only`)"
+    yield r"Voice\.preset\((.*?)\)", r"the preset \1"
+    yield _CLONED, lambda found: "the voice" if found[1] == "None" else f"the voice {found[1]}"
+    yield r"\b(backend|rng|text_mode|max_frames)='?(\w+)'?", lambda found: f"{_option(found[1])} {found[2]}"
+    yield r"^(A custom voice model needs a voice)\.", r"\1: --voice NAME."
+    yield r"\ballow_url=True\b", "--allow-url"
+    yield rf"^({_OPTIONS})(?= is | needs | means )", lambda found: _option(found[1])
+    yield r"^gain(?= is )", names.gain
+    yield r"(takes no|follow an|describe it in) instruct\b", rf"\1 {names.instruct}"
+    yield r"(?<=leave )revision(?= out)", "--revision"
+    yield r" or the torch dtype(?=\.)", ""
+    yield r"<urlopen error (?:\[\w+ -?\d+\] )?(.*?)>", r"\1"
 
 
 def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _show(error: Qwen3TTSError) -> None:
-    stderr().print(f"[red]error:[/] {escape(on_the_command_line(str(error)))}")
+def _show(error: Qwen3TTSError, names: OptionNames = QWEN3TTS) -> None:
+    stderr().print(f"[red]error:[/] {escape(on_the_command_line(str(error), names))}")
 
 
 def flush_stdout() -> None:
@@ -90,13 +121,13 @@ class _Stdout(io.TextIOWrapper):
 
 
 @contextmanager
-def exit_codes() -> Iterator[None]:
+def exit_codes(names: OptionNames = QWEN3TTS) -> Iterator[None]:
     """Errors of this package become one message and exit code 2; Ctrl-C becomes 130. Others are bugs: traceback."""
     try:
         yield
         flush_stdout()
     except Qwen3TTSError as error:
-        _show(error)
+        _show(error, names)
         raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
         stderr().print("interrupted")
@@ -130,23 +161,27 @@ def run(app: typer.Typer) -> None:
 class _Handler(logging.Handler):
     """Log records in the style of the other messages; through rich, which keeps them apart from a progress bar."""
 
+    def __init__(self, names: OptionNames) -> None:
+        super().__init__()
+        self.names = names
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             message = self.format(record).strip()
             if record.levelno < logging.WARNING:
                 stderr().print(message, markup=False)
             elif record.levelno < logging.ERROR:
-                warn(message)
+                warn(on_the_command_line(message, self.names))
             else:
                 stderr().print(f"[red]error:[/] {escape(message)}")
         except Exception:
             self.handleError(record)
 
 
-def set_up_logging(verbosity: int) -> None:
+def set_up_logging(verbosity: int, names: OptionNames = QWEN3TTS) -> None:
     """Log records and Python warnings to stderr: warnings only, with 1 also information, with 2 all."""
     level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbosity, 2)]
-    logging.basicConfig(level=logging.WARNING, handlers=[_Handler()], format="%(message)s", force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[_Handler(names)], format="%(message)s", force=True)
     logging.getLogger("qwen3tts").setLevel(level)
     logging.captureWarnings(True)
 

@@ -14,7 +14,9 @@ def generate(
     text: Annotated[str | None, typer.Argument(help="What to say; '-' reads stdin.", show_default=False)] = None,
     *,
     model: Annotated[str, typer.Option("--model", "-m", help="Folder or hub id of a checkpoint.")],
-    text_file: Annotated[Path | None, typer.Option(help="Read the text from this UTF-8 file.")] = None,
+    text_file: Annotated[
+        Path | None, typer.Option(help="Read the text from this UTF-8 file; a named pipe is waited for.")
+    ] = None,
     voice: Annotated[str | None, typer.Option(help="A preset of the checkpoint; see `qwen3tts voices`.")] = None,
     voice_file: Annotated[Path | None, typer.Option(help="A voice file, for base models; see qwen3tts clone.")] = None,
     language: Annotated[str, typer.Option(help="For instance english; auto leaves it to the model.")] = "auto",
@@ -27,7 +29,10 @@ def generate(
     text_mode: Annotated[str | None, typer.Option(help="whole or streamed.", show_default=False)] = None,
     text_lookahead_tokens: p.Lookahead = None,
     split: Annotated[
-        bool, typer.Option("--split", help="Speak a long text in parts, split at sentences.", metavar=p.FLAG)
+        bool,
+        typer.Option(
+            "--split", help="Speak a long text in parts, split at sentences; --max-frames bounds each.", metavar=p.FLAG
+        ),
     ] = False,
     codec_chunking: Annotated[str | None, typer.Option(help="exact or official.", show_default="exact")] = None,
     seed: p.Seed = None,
@@ -78,8 +83,8 @@ def generate(
                 "offline": offline,
             },
         )  # fmt: skip
-        with speak(request) as (_, report):
+        with speak(request) as (speech, report):
             print_table(report)
             print("wrote " + ", ".join(str(path) for path in (output, plot, json) if path is not None))
-        code = exit_code(request, report)
+        code = exit_code(request.options, speech, split=split)
     raise typer.Exit(code)

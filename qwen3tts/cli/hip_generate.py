@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qwen3tts.cli import parameters as p
-from qwen3tts.cli.console import exit_codes, run, set_up_logging
+from qwen3tts.cli.console import OptionNames, exit_codes, run, set_up_logging
 from qwen3tts.errors import OptionError, VoiceError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ NOTHING = ("none", "-")
 MAX_CODES_BYTES = 64 << 20
 """of --ref-codes; an hour of speech takes under 6 MB"""
 DEFAULT_SPEAKER = "Ryan"
+NAMES = OptionNames("--voice-clone-prompt", "--wav-gain", "--instruct of `qwen3tts generate`")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -59,8 +60,8 @@ def generate(
 
     The text is streamed. Exit codes: those of `qwen3tts generate`, and 1 if the codes differ from --ref-codes.
     """
-    set_up_logging(verbose)
-    with exit_codes():
+    set_up_logging(verbose, NAMES)
+    with exit_codes(NAMES):
         from qwen3tts.cli.report import print_lines
         from qwen3tts.cli.speak import Request, exit_code, speak
         from qwen3tts.cli.text_input import read_text
@@ -94,7 +95,7 @@ def generate(
                 print(f"codes_match={'true' if difference is None else 'false'}")
             if difference is not None:
                 print(f"first_difference: {difference}")
-        code = exit_code(request, report)
+        code = exit_code(request.options, speech)
         if difference is not None:
             code = CODES_DIFFER
     raise typer.Exit(code)

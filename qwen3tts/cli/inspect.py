@@ -63,7 +63,10 @@ def voices(
         for name, dialect in speakers.items():
             print(f"{name}  (in chinese: {_words(dialect)})" if dialect else name)
         if not speakers:
-            how = {"base": "its voices are x-vectors: --voice-file", "voice_design": "describe one: --instruct"}
+            how = {
+                "base": "it speaks with cloned ones: make a file with `qwen3tts clone` and give it with --voice-file",
+                "voice_design": "describe one: --instruct",
+            }
             print(f"This {config.model_type} model has no preset voices; {how.get(config.model_type, '')}")
         print("languages: " + ", ".join(languages))
 

@@ -29,7 +29,7 @@ def check_outputs(request: "Request") -> None:
         check_plot_path(request.plot)
     if request.json is not None:
         check_writable(request.json)
-    _check_different(_outputs(request), _inputs(request))
+    check_different(_outputs(request), _inputs(request))
 
 
 def write_outputs(request: "Request", speech: "Speech", batch: Batch) -> float | None:
@@ -52,20 +52,28 @@ def _outputs(request: "Request") -> dict[str, Path]:
 
 
 def _inputs(request: "Request") -> dict[str, Path]:
-    """What is read: the files that the user named, and all that a checkpoint in a local folder may have."""
+    """What is read."""
+    named = {"the voice file": request.voice_file, "the text file": request.text_file, "--ref-codes": request.ref_codes}
+    return {what: path for what, path in named.items() if path is not None} | checkpoint_files(request.model)
+
+
+def checkpoint_files(model: str) -> dict[str, Path]:
+    """All that a checkpoint in a local folder may have; empty for a hub id."""
     from qwen3tts.checkpoint.hub import FILES
 
-    named = {"the voice file": request.voice_file, "the text file": request.text_file, "--ref-codes": request.ref_codes}
-    inputs = {what: path for what, path in named.items() if path is not None}
-    folder = Path(os.path.expanduser(request.model))
+    folder = Path(os.path.expanduser(model))
     if not os.path.isdir(folder):
-        return inputs
-    for pattern in (*FILES, "*.safetensors", "speech_tokenizer/*.safetensors"):
-        inputs |= {f"the checkpoint's {path.relative_to(folder)}": path for path in sorted(folder.glob(pattern))}
-    return inputs
+        return {}
+    patterns = (*FILES, "*.safetensors", "speech_tokenizer/*.safetensors")
+    return {
+        f"the checkpoint's {path.relative_to(folder)}": path
+        for pattern in patterns
+        for path in sorted(folder.glob(pattern))
+    }
 
 
-def _check_different(outputs: Mapping[str, Path], inputs: Mapping[str, Path]) -> None:
+def check_different(outputs: Mapping[str, Path], inputs: Mapping[str, Path]) -> None:
+    """Raises AudioError if an output is an input, or another output; the keys name them."""
     taken = dict(inputs)
     for option, path in outputs.items():
         for what, other in taken.items():

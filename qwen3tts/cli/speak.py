@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,14 +92,15 @@ def speak(request: Request) -> Iterator[tuple["Speech", Report]]:
         flush_stdout()
 
 
-def exit_code(request: Request, report: Report) -> int:
-    """0, or CUT_SHORT if the speech hit a limit that the user did not set; says so on stderr either way."""
-    if report.ended_by_eos:
+def exit_code(options: Mapping[str, Any], speech: "Speech", *, split: bool = False) -> int:
+    """0, or CUT_SHORT if the speech hit a limit that is not in `options`, which the user gave; warns either way."""
+    if speech.complete:
         return 0
-    asked = request.options.get("max_frames")
-    seconds = f"{report.frames} frames ({report.audio_seconds:.2f} s)"
+    asked = options.get("max_frames")
+    seconds = f"{speech.frames} frames ({speech.duration:.2f} s)"
     if asked is not None:
-        warn(f"finish_reason=length: the speech was cut at --max-frames {asked}, after {seconds}")
+        where = f"--max-frames {asked}{' of a part' if split else ''}"
+        warn(f"finish_reason=length: the speech was cut at {where}, after {seconds}")
         return 0
     warn(
         f"finish_reason=length: the speech did not end by itself and was cut at the default limit, after {seconds}; "

@@ -7,15 +7,17 @@ from typing import BinaryIO
 from qwen3tts.errors import TextError
 
 
-def read_text(argument: str | None, file: Path | None) -> str:
-    """The text from exactly one of TEXT, "-" (stdin) and --text-file.
+def read_text(argument: str | None, file: Path | None, name: str = "TEXT") -> str:
+    """The text from exactly one of TEXT (in messages: `name`), "-" (stdin) and --text-file.
+
+    A named pipe without a writer is waited for, as by any program that reads one.
 
     Raises:
         TextError: none or two of them, a file that cannot be read, bytes that are not UTF-8, too many of them.
     """
     if (argument is None) == (file is None):
-        given = "both TEXT and --text-file were" if file is not None else "no text was"
-        raise TextError(f"{given} given; give TEXT, '-' to read it from stdin, or --text-file FILE")
+        given = f"both {name} and --text-file were" if file is not None else "no text was"
+        raise TextError(f"{given} given; give {name}, '-' to read it from stdin, or --text-file FILE")
     if file is not None:
         what = f"the text file {str(file)!r}"
         try:
@@ -34,7 +36,7 @@ def read_text(argument: str | None, file: Path | None) -> str:
         except OSError as error:
             raise TextError(f"stdin cannot be read: {error.strerror or error}") from error
     # Python smuggles bytes of an argument that are not UTF-8 through as lone surrogates.
-    return _decoded(argument.encode("utf-8", "surrogateescape"), "TEXT")
+    return _decoded(argument.encode("utf-8", "surrogateescape"), name)
 
 
 def _read(stream: BinaryIO, what: str) -> bytes:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qwen3tts.cli import parameters as p
 from qwen3tts.cli.console import exit_codes
 from qwen3tts.errors import VoiceError
 
@@ -55,11 +56,21 @@ def export(
     source: Source,
     target: Annotated[Path, typer.Argument(help="A .json file.")],
     *,
-    x_vector_only: Annotated[bool, typer.Option("--x-vector-only", help="Leave the recording out.")] = False,
+    x_vector_only: Annotated[
+        bool, typer.Option("--x-vector-only", metavar=p.FLAG, help="Leave the recording out.")
+    ] = False,
     index: Index = None,
 ) -> None:
     """Write a voice for other runtimes: JSON with the five keys they know and no others."""
     with exit_codes():
+        from qwen3tts.cli.outputs import check_different
+
+        if target.suffix.lower() != ".json":
+            raise VoiceError(
+                f"cannot write {str(target)!r}: an export is JSON and ends in .json; `qwen3tts voice convert` writes "
+                ".safetensors"
+            )
+        check_different({"the export": target}, {"the voice file": source})
         voice = _load(source, index)
         (voice.without_reference() if x_vector_only else voice).save(target, plain=True)
         print(f"wrote {target}")

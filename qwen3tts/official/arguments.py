@@ -4,6 +4,7 @@ import base64
 import inspect
 import io
 import os
+import re
 import warnings
 from typing import Any
 
@@ -20,6 +21,7 @@ WITHOUT_EFFECT = ("attn_implementation", "low_cpu_mem_usage", "use_safetensors",
 MAX_BASE64 = 64 << 20
 BASE64_LENGTH = 256
 """a longer string without a slash is no path, as in the official package"""
+BASE64 = re.compile(r"[A-Za-z0-9+/\s]+=*\s*")
 
 
 def loading_arguments(kwargs: dict[str, Any]) -> tuple[torch.dtype | str | None, Any, bool, dict[str, Any]]:
@@ -87,6 +89,8 @@ def read_official(source: Any, rate: int, sample_rate: int | None = None) -> NDA
     Raises ValueError for an array without a rate, TypeError for other kinds, AudioError for what cannot be read."""
     if isinstance(source, str) and _is_base64(source):
         return read_audio(_decoded(source), rate)
+    if isinstance(source, str) and len(source) > BASE64_LENGTH and BASE64.fullmatch(source):
+        return read_audio(_existing(source), rate)
     if isinstance(source, str | os.PathLike):
         return read_audio(source, rate, allow_url=True)
     if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], np.ndarray):
@@ -100,6 +104,16 @@ def read_official(source: Any, rate: int, sample_rate: int | None = None) -> NDA
 
 def _is_base64(text: str) -> bool:
     return text.startswith("data:audio") or ("/" not in text and "\\" not in text and len(text) > BASE64_LENGTH)
+
+
+def _existing(path: str) -> str:
+    """A path that base64 could be mistaken for, if it is there."""
+    if not os.path.exists(path):
+        raise AudioError(
+            f"There is no file {path[:60]!r}... ({len(path):,} characters). A string with slashes is a path, as in the "
+            "official package; before base64 put data:audio/wav;base64,"
+        )
+    return path
 
 
 def _decoded(text: str) -> io.BytesIO:

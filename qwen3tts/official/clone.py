@@ -59,10 +59,11 @@ def create_items(tts: TTS, ref_audio: Any, ref_text: Any, x_vector_only_mode: An
     items = []
     for audio, text, x_vector_only in zip(audios, texts, modes, strict=True):
         samples = read_official(audio, tts.sample_rate)
-        embedding = torch.from_numpy(tts.encoders.embed(samples)).to(tts.device, tts.dtype)
         codes = None
-        if not x_vector_only:
-            codes = torch.from_numpy(tts.encoders.encode(samples).astype(np.int64)).to(tts.device)
+        with tts.turns:
+            embedding = torch.from_numpy(tts.encoders.embed(samples)).to(tts.device, tts.dtype)
+            if not x_vector_only:
+                codes = torch.from_numpy(tts.encoders.encode(samples).astype(np.int64)).to(tts.device)
         items.append(VoiceClonePromptItem(codes, embedding, bool(x_vector_only), not x_vector_only, text))
     return items
 

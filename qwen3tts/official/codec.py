@@ -16,6 +16,7 @@ from qwen3tts.backends.torch.codec import TorchCodecDecoder
 from qwen3tts.checkpoint import TensorReader, check_layout, codec_keys, load_module, locate
 from qwen3tts.checkpoint.codec_config import parse_codec_config
 from qwen3tts.checkpoint.json_object import read_json
+from qwen3tts.checkpoint.opening import CODEC_FOLDER
 from qwen3tts.errors import VoiceError
 from qwen3tts.model.codec_decoder import CodecDecoder
 from qwen3tts.model.codec_encoder import CodecEncoder
@@ -51,13 +52,15 @@ class Qwen3TTSTokenizer:
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
     ) -> "Qwen3TTSTokenizer":
-        """Loads a codec's folder (the `speech_tokenizer` of a checkpoint) or hub id; keywords as for the model.
+        """Loads a codec's folder or hub id, or the codec of a whole checkpoint; keywords as for the model.
 
         A dtype is accepted and has no effect: this codec computes in float32. Raises CheckpointError or OptionError."""
         dtype, device, offline, passed = loading_arguments(kwargs)
         _, where = choose("torch", device)
         parse_dtype(dtype, where)
         folder = locate(pretrained_model_name_or_path, offline=offline, **passed)
+        if (folder / CODEC_FOLDER).is_dir():
+            folder /= CODEC_FOLDER
         config = parse_codec_config(read_json(folder / CONFIG, CONFIG))
         return cls(config, *_load(folder, config, where), where)
 
@@ -81,7 +84,8 @@ class Qwen3TTSTokenizer:
 
     def decode(self, encoded: Any) -> tuple[list[NDArray[np.float32]], int]:
         """(waveforms float32 [frames * 1920], sample rate) of what encode() returned, of {"audio_codes": ...} or of a
-        list of such dicts; codes [frames, 16] as tensors or arrays, or a tensor [rows, frames, 16] padded with -1.
+        list of such dicts; codes [frames, 16] as tensors or arrays of any integers, or a tensor [rows, frames, 16]
+        padded with -1.
 
         Raises TypeError for other kinds, VoiceError for codes of another shape or range."""
         wavs = []
@@ -93,8 +97,8 @@ class Qwen3TTSTokenizer:
 
     def _check(self, codes: torch.Tensor) -> None:
         books, size = self.config.decoder.num_quantizers, self.config.decoder.codebook_size
-        if codes.ndim != 2 or codes.shape[1] != books or codes.is_floating_point():
-            raise VoiceError(f"Codes have the shape [frames, {books}] and whole numbers, not {list(codes.shape)}.")
+        if codes.ndim != 2 or codes.shape[1] != books:
+            raise VoiceError(f"Codes have the shape [frames, {books}], not {list(codes.shape)}.")
         if codes.numel() and (int(codes.min()) < -1 or int(codes.max()) >= size):
             raise VoiceError(f"Codes lie between 0 and {size - 1}, these between {codes.min()} and {codes.max()}.")
 
@@ -143,11 +147,33 @@ def _rows(encoded: Any) -> list[torch.Tensor]:
     if hasattr(encoded, "audio_codes"):
         codes = encoded.audio_codes
     elif isinstance(encoded, dict):
-        codes = encoded["audio_codes"]
+        codes = _codes_of(encoded)
     elif isinstance(encoded, list):
-        codes = [entry["audio_codes"] for entry in encoded]
+        codes = [_codes_of(entry) for entry in encoded]
     else:
         raise TypeError(f"Codes of type {type(encoded).__name__}; expected what encode() returns, a dict or a list.")
     if isinstance(codes, torch.Tensor | np.ndarray):
         codes = list(codes) if codes.ndim == 3 else [codes]
-    return [torch.as_tensor(row).cpu() for row in codes]
+    if not isinstance(codes, list | tuple):
+        raise TypeError(f"audio_codes is of type {type(codes).__name__}; expected tensors or arrays [frames, 16].")
+    return [_whole_numbers(row) for row in codes]
+
+
+def _codes_of(entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        raise TypeError(f"The list holds a {type(entry).__name__}; expected dicts with the key 'audio_codes'.")
+    if "audio_codes" not in entry:
+        keys = ", ".join(repr(key)[:40] for key in list(entry)[:8]) or "none"
+        raise VoiceError(f"The dict has no key 'audio_codes' with the codes to decode; its keys: {keys}.")
+    return entry["audio_codes"]
+
+
+def _whole_numbers(codes: Any) -> torch.Tensor:
+    """int64 on the host, from any type of integers; torch can do little with its unsigned ones."""
+    try:
+        tensor = codes.detach().cpu() if isinstance(codes, torch.Tensor) else torch.from_numpy(np.array(codes))
+    except (TypeError, ValueError) as error:  # ragged lists, arrays of objects
+        raise VoiceError(f"Codes cannot be made of a {type(codes).__name__}: {error}.") from None
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise VoiceError(f"Codes are whole numbers, not {tensor.dtype}.")
+    return tensor.to(torch.int64)

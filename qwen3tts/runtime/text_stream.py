@@ -50,7 +50,8 @@ class TextStream(BaseStream):
         """counts what a waiting reader should look at"""
         self._last_given = False
         """the row knows that its text is complete"""
-        self._starved = False
+        self._rows = 0
+        """text rows that the row's frames were given so far, one a frame"""
         self.lookahead: int | None = None
         """text tokens before the first frame, once it has started: generate() with this text_lookahead_tokens gives
         the same codes for the whole text; None before, and for voices with a reference, whose text has no lookahead"""
@@ -132,14 +133,10 @@ class TextStream(BaseStream):
         assert player is not None
         if not self._feed(engine, player):
             return NeedMoreText()
-        size = self._chunk_size()
         limit = self._limit(engine)
-        codes = player.advance(min(size, limit - player.frames))
+        codes = player.advance(min(self._chunk_size(), limit - player.frames))
         if player.finish_reason is None and player.frames >= limit:
             player.finish("length")
-        self._starved = len(codes) < size and player.finish_reason is None
-        if not len(codes) and player.finish_reason is None:
-            return NeedMoreText()
         return self._chunk(player, codes)
 
     def _limit(self, engine: Engine) -> int:
@@ -166,23 +163,25 @@ class TextStream(BaseStream):
                 return False
             ids, self._ids = tuple(self._ids), []
         spec = dataclasses.replace(self._spec, text=ids, text_complete=complete, lookahead=lookahead)
-        self._player = RowPlayer(engine, self._tts.turns, spec, engine.request(spec), self._options)
-        self._last_given = complete
+        request = engine.request(spec)
+        self._player = RowPlayer(engine, self._tts.turns, spec, request, self._options)
+        self._last_given, self._rows = complete, len(request.trailing)
         self.lookahead = None if reference is not None else min(lookahead, len(ids))
         return True
 
     def _feed(self, engine: Engine, player: RowPlayer) -> bool:
-        """Gives the row what has settled since; False if it has to wait for more."""
+        """Gives the row what has settled since; False if it has run out of text and has to wait for more."""
         with self._news:
             complete, ready = self._settler.finished, len(self._ids)
-            if self._starved and not complete and ready < self._text_options.min_resume_tokens:
+            dry = self._rows <= player.frames
+            if dry and not complete and ready < self._text_options.min_resume_tokens:
                 return False
             ids, self._ids = self._ids, []
         if not self._last_given and (ids or complete):
             if complete:
                 ids = [*ids, engine.runtime.config.tts_eos_id]
             player.add_text(self._embed(engine, ids), complete)
-            self._last_given = complete
+            self._last_given, self._rows = complete, self._rows + len(ids)
         return True
 
     @staticmethod

@@ -2,21 +2,32 @@
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
-from qwen3tts.errors import Qwen3TTSError
+from qwen3tts.errors import OptionError, Qwen3TTSError
 from qwen3tts.synthetic.configs import PRESETS, TYPES
 from qwen3tts.synthetic.generator import make_checkpoint
 
+FOLDER = "The folder to write is given as --out FOLDER"
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m qwen3tts.synthetic", description=__doc__)
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, and none of the page of usage that would hide it."""
+        print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="python -m qwen3tts.synthetic", description=__doc__)
     parser.add_argument("--preset", default="tiny", choices=PRESETS, help="sizes (default: tiny)")
     parser.add_argument("--type", default="custom_voice", choices=TYPES, help="model type (default: custom_voice)")
-    parser.add_argument("--out", required=True, help="folder to write")
+    parser.add_argument("--out", metavar="FOLDER", help="folder to write; required")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights (default: 0)")
     parser.add_argument(
         "--eos-gain",
@@ -36,10 +47,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0; 2 with a message on stderr; 130 after Ctrl-C."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        parser.error(f"there is no option {rest[0]}" if rest[0].startswith("-") else f"what is {rest[0]!r}? " + FOLDER)
+    if not options.out:
+        parser.error("--out is missing. " + FOLDER)
+    if not math.isfinite(options.eos_gain):
+        parser.error(f"--eos-gain is {options.eos_gain}; expected a finite number")
     start = time.perf_counter()
     try:
-        override = json.loads(Path(options.override).read_text(encoding="utf-8")) if options.override else None
+        override = None if options.override is None else _read_json(Path(options.override))
         folder = make_checkpoint(
             options.out,
             preset=options.preset,
@@ -60,6 +78,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     print(f"{folder}: {options.preset} {options.type}, {time.perf_counter() - start:.1f} s")
     return 0
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"--override: {str(path)!r} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise OptionError(f"--override: {str(path)!r} is not JSON in UTF-8: {error}") from error
 
 
 if __name__ == "__main__":

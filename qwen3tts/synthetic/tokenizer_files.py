@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 from qwen3tts.errors import TokenizerError
+from qwen3tts.text.vocabulary import byte_alphabet
 
 ADDED_TOKENS = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
@@ -30,16 +31,9 @@ Vocabulary = tuple[dict[str, int], list[tuple[str, str]]]
 """token -> id, and the merges in order"""
 
 
-def byte_characters() -> dict[int, str]:
-    """Byte -> printable character, as byte-level BPE writes bytes."""
-    keep = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = [byte for byte in range(256) if byte not in keep]
-    return {byte: chr(byte) for byte in keep} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-
-
 def mini_vocabulary() -> Vocabulary:
     """256 bytes and a few words. "assistant" and "user" are single tokens, as the templates' fixed offsets need."""
-    characters = byte_characters()
+    characters = byte_alphabet()
     order = sorted(range(256), key=lambda byte: (byte not in range(33, 127), byte))
     vocab = {characters[byte]: i for i, byte in enumerate(order)}
     merges = []
@@ -87,7 +81,7 @@ def vocabulary_from_ranks(data: bytes) -> Vocabulary:
         encoded, number = line.split()
         ranks[base64.b64decode(encoded)] = int(number)
     by_rank = sorted(ranks.items(), key=lambda item: item[1])
-    characters = byte_characters()
+    characters = byte_alphabet()
 
     def text(token: bytes) -> str:
         return "".join(characters[byte] for byte in token)

@@ -3,13 +3,16 @@
 import re
 from collections.abc import Callable, Iterator
 
+from qwen3tts.text.tokenizer import is_blank
+
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])(?![。！？”’」』）])|(?<=[。！？][”’」』）])|\n+")
 CLAUSE_END = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
 WORD_END = re.compile(r"\s+")
 
 
 def split_text(text: str, count_tokens: Callable[[str], int], max_tokens: int) -> list[str]:
-    """Parts of at most max_tokens tokens each, as long as possible, stripped; nothing but white space is lost.
+    """Parts of at most max_tokens tokens each, as long as possible, stripped; nothing is lost but white space and parts
+    without a visible character, which have no sound.
 
     A sentence that is too long is split at clauses, then at spaces, then anywhere. An empty or blank text has no parts.
     """
@@ -20,7 +23,7 @@ def split_text(text: str, count_tokens: Callable[[str], int], max_tokens: int) -
             parts.append(room.strip())
             room = ""
         room += piece
-    return [part for part in (*parts, room.strip()) if part]
+    return [part for part in (*parts, room.strip()) if not is_blank(part)]
 
 
 def _pieces(

@@ -32,16 +32,21 @@ CLOSING_TOKENS = 5
 def clean_text(text: str) -> str:
     """The text without leading and trailing white space, ready to be spoken.
 
-    Raises TextError if it is no string, holds lone surrogates, is longer than MAX_TEXT_CHARS, or is blank. Blank is a
-    text without anything to pronounce: nothing but white space, control and format characters (zero-width spaces and
-    joiners, byte-order marks, direction marks). Punctuation and emoji are not blank: what they sound like is up to the
-    model. Only white space is stripped; a leading newline would melt into the template's own.
+    Raises TextError if it is no string, holds lone surrogates, is longer than MAX_TEXT_CHARS, or is blank (is_blank).
+    Only white space is stripped; a leading newline would melt into the template's own.
     """
     stripped = checked_text(text).strip()
-    if all(char.isspace() or unicodedata.category(char) in ("Cc", "Cf") for char in stripped):
+    if is_blank(stripped):
         what = "has only invisible characters" if stripped else "is blank" if text else "is empty"
         raise TextError(f"The text {what}: there is nothing to speak. Give at least one visible character.")
     return stripped
+
+
+def is_blank(text: str) -> bool:
+    """There is nothing to pronounce: nothing but white space, control and format characters (zero-width spaces and
+    joiners, byte-order marks, direction marks). Punctuation and emoji are not blank: what they sound like is up to the
+    model."""
+    return all(char.isspace() or unicodedata.category(char) in ("Cc", "Cf") for char in text)
 
 
 def checked_text(text: str) -> str:

@@ -1,6 +1,7 @@
 """A voice from a recording: x-vector, reference codes, transcript, and warnings about a recording that fits badly."""
 
 import logging
+import numbers
 from collections.abc import Callable
 from typing import Protocol
 
@@ -65,12 +66,12 @@ def clone_voice(
 ) -> Voice:
     """samples float32 [n] at `rate` Hz, the codec's. See TTS.clone for the rest. Warns through logging."""
     tail = check_silent_tail(silent_tail)
-    transcript = None if text is None else check_ref_text(text)
+    transcript = None if text is None or x_vector_only else check_ref_text(text)
     seconds = len(samples) / rate
     peak = float(np.abs(samples).max(initial=0))
     if peak < SILENT_PEAK:
         raise VoiceError(f"The recording is silent (its peak is {peak:.1g} of full scale): there is no voice in it.")
-    if transcript is not None and not x_vector_only and (seconds + tail) * FRAMES_PER_SECOND > MAX_REFERENCE_FRAMES:
+    if transcript is not None and (seconds + tail) * FRAMES_PER_SECOND > MAX_REFERENCE_FRAMES:
         raise VoiceError(
             f"The recording lasts {seconds:.0f} s and {tail:g} s of silence follow; a voice keeps at most "
             f"{MAX_REFERENCE_FRAMES / FRAMES_PER_SECOND:.0f} s. Cut it: 3 to 15 s are enough."
@@ -79,7 +80,7 @@ def clone_voice(
     if not SHORT_SECONDS <= seconds <= LONG_SECONDS:
         logger.warning("The recording lasts %.2f s; 3 to 15 s make a voice that resembles it.", seconds)
     fingerprint = encoders.fingerprint()
-    if transcript is None or x_vector_only:
+    if transcript is None:
         return Voice.from_x_vector(x_vector, name, fingerprint)
     warning = misfit(count_tokens(transcript), seconds)
     if warning is not None:
@@ -109,6 +110,7 @@ def misfit(tokens: int, seconds: float) -> str | None:
 
 def check_silent_tail(seconds: object) -> float:
     """Seconds of silence to add. Raises VoiceError."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SILENT_TAIL:
-        raise VoiceError(f"silent_tail is {seconds!r}; expected 0 to {MAX_SILENT_TAIL:g} seconds.")
-    return float(seconds)
+    value = float(seconds) if isinstance(seconds, numbers.Real) else -1.0  # NumPy's numbers are Real too
+    if isinstance(seconds, bool) or not 0 <= value <= MAX_SILENT_TAIL:
+        raise VoiceError(f"silent_tail is {seconds!r:.60}; expected 0 to {MAX_SILENT_TAIL:g} seconds.")
+    return value

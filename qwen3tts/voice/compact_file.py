@@ -15,13 +15,15 @@ import safetensors
 from safetensors.numpy import save
 
 from qwen3tts.errors import VoiceError
-from qwen3tts.voice.json_file import FORMAT, VERSION, check_format, uses_reference
+from qwen3tts.voice.json_file import FORMAT, VERSION, check_format, quoted, uses_reference
 from qwen3tts.voice.record import VoiceRecord, make_record
 
 TENSORS = {"speaker_embedding": ("F32", np.float32), "ref_codes": ("I16", np.int16)}
 METADATA = ("x_vector_only_mode", "icl_mode", "ref_text", "format", "version", "fingerprint")
 FLAGS = {"true": True, "false": False}
 MAX_HEADER_BYTES = 4 << 20
+MAX_DETAIL = 200
+"""characters of what safetensors says, which quotes the file"""
 
 
 def looks_like(data: bytes) -> bool:
@@ -52,7 +54,7 @@ def parse(data: bytes, path: Path) -> VoiceRecord:
     tensors, metadata = _tensors(data, path), _metadata(data, path)
     for key in metadata:
         if key not in METADATA:
-            raise VoiceError(f"{path}: unknown metadata {key!r}; a voice file has {', '.join(METADATA)}.")
+            raise VoiceError(f"{path}: unknown metadata {quoted(key)}; a voice file has {', '.join(METADATA)}.")
     version = metadata.get("version")
     check_format(metadata.get("format"), int(version) if version in ("1",) else version, path)
     only, icl = (FLAGS.get(metadata.get(key, ""), metadata.get(key)) for key in ("x_vector_only_mode", "icl_mode"))
@@ -72,11 +74,11 @@ def _tensors(data: bytes, path: Path) -> dict[str, Any]:
     try:
         found = dict(deserialize(data))  # checks lengths, shapes and offsets against the data
     except (safetensors.SafetensorError, ValueError, OverflowError) as error:
-        raise VoiceError(f"{path}: not a safetensors file, or damaged: {error}.") from None
+        raise VoiceError(f"{path}: not a safetensors file, or damaged: {str(error)[:MAX_DETAIL]}.") from None
     tensors = {}
     for key, tensor in found.items():
         if key not in TENSORS:
-            raise VoiceError(f"{path}: unknown tensor {key!r}; a voice file has {', '.join(TENSORS)}.")
+            raise VoiceError(f"{path}: unknown tensor {quoted(key)}; a voice file has {', '.join(TENSORS)}.")
         name, dtype = TENSORS[key]
         if tensor["dtype"] != name:
             raise VoiceError(f"{path}: {key} has dtype {tensor['dtype']}, expected {name}.")

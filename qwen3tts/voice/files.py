@@ -19,6 +19,9 @@ from qwen3tts.voice.record import VoiceRecord
 MAX_FILE_BYTES = 16 << 20
 """a 2048-wide x-vector takes about 50 KB as JSON, a minute of reference codes as much"""
 
+MAX_SHOWN = 300
+"""characters of a name in a message"""
+
 ZIP = b"PK\x03\x04"
 PICKLE = b"\x80"
 
@@ -56,6 +59,12 @@ def check_voice_path(path: Path, *, plain: bool = False) -> None:
         raise VoiceError(f"cannot write {str(path)!r}: a voice file ends in {' or '.join(endings)}")
 
 
+def _shown(path: Path) -> str:
+    """Shortened where somebody passed the contents of a file for its name."""
+    name = str(path)
+    return name if len(name) <= MAX_SHOWN else f"{name[: MAX_SHOWN // 2]}... ({len(name):,} characters)"
+
+
 def _read(path: Path) -> bytes:
     pipe = False
     try:
@@ -64,9 +73,9 @@ def _read(path: Path) -> bytes:
             with path.open("rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise VoiceError(f"{path}: the voice file cannot be read: {error.strerror or error}.") from error
+        raise VoiceError(f"{_shown(path)}: the voice file cannot be read: {error.strerror or error}.") from error
     except ValueError as error:  # a NUL in the name
-        raise VoiceError(f"{str(path)!r}: the voice file cannot be read: {error}.") from None
+        raise VoiceError(f"{_shown(path)!r}: the voice file cannot be read: {error}.") from None
     if pipe:
         raise VoiceError(f"{path}: the voice file cannot be read: not an ordinary file.")
     if len(data) > MAX_FILE_BYTES:

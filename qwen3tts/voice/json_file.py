@@ -5,9 +5,11 @@
 
 speaker_embedding is a flat list, or that list inside another one ([1, enc_dim]); ref_codes frames of 16 codes each.
 The first three keys are required. With x_vector_only_mode true the embedding alone is used, ref_text and ref_codes are
-not, as in the official package; with icl_mode true both must be there. Optional: format, version, fingerprint.
+not, as in the official package; with icl_mode true both must be there. Optional: format, version, fingerprint. A byte
+order mark at the start of the file is skipped.
 """
 
+import codecs
 import json
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,7 +52,8 @@ def parse(data: bytes, path: Path) -> VoiceRecord:
     known = (*REQUIRED_KEYS, *OPTIONAL_KEYS)
     for key in record:
         if key not in known:
-            raise VoiceError(f"{path}: unknown key {key!r}.{nearest(key, known)} A voice file has {', '.join(known)}.")
+            hint = nearest(key, known)
+            raise VoiceError(f"{path}: unknown key {quoted(key)}.{hint} A voice file has {', '.join(known)}.")
     for key in REQUIRED_KEYS:
         if key not in record:
             raise VoiceError(f"{path}: the key {key!r} is missing; a voice file has {', '.join(REQUIRED_KEYS)}.")
@@ -133,7 +136,8 @@ def _object(data: bytes, path: Path) -> dict[str, Any]:
     if len(data) > MAX_JSON_BYTES:
         raise VoiceError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB: not a voice file.")
     try:
-        record = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+        record = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except UnicodeDecodeError as error:
         raise VoiceError(f"{path}: not UTF-8 at byte {error.start}: not a voice file, or damaged.") from None
     except (ValueError, RecursionError) as error:
@@ -152,6 +156,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(record) != len(pairs):
         raise ValueError("a key is there twice")
     return record
+
+
+def quoted(name: str) -> str:
+    """A name from a file in quotes, short enough for a message."""
+    return repr(name) if len(name) <= 40 else f"{name[:37]!r}..."
 
 
 def _show(value: object) -> str:

@@ -108,5 +108,7 @@ def min_gap(*scores):
 
 
 def to_numpy(value):
-    value = value.numpy() if torch.is_tensor(value) else np.asarray(value)
+    if torch.is_tensor(value):
+        value = value.float() if value.is_floating_point() else value  # numpy has no bf16
+    value = np.asarray(value)
     return value if value.dtype.kind == "i" else value.astype(np.float32)

@@ -20,10 +20,10 @@ def build_checkpoint(name, folder, tiktoken=None):
     return make_listed_checkpoint(name, out, tiktoken=tiktoken)
 
 
-def run_reference(python, checkpoint, cases, outputs):
+def run_reference(python, checkpoint, cases, outputs, dtype="float32"):
     """reference.py on one case file; raises SystemExit with what it said if it fails."""
     command = [python, str(HERE / "reference.py"), "--checkpoint", str(checkpoint), "--cases", str(cases),
-               "--out", str(outputs)]
+               "--out", str(outputs), "--dtype", dtype]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the official package failed on {cases}:\n{done.stderr[-3000:]}")

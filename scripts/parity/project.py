@@ -23,11 +23,12 @@ def is_icl(row):
 
 
 class Project:
-    """This project on one checkpoint, in fp32 on the CPU: native interface, drop-in class, plain model."""
+    """This project on one checkpoint, on the CPU: native interface, drop-in class, plain model. Arrays are float32,
+    also of a model in bf16."""
 
-    def __init__(self, checkpoint):
-        self.tts = qwen3tts.load(str(checkpoint), backend="torch", device="cpu", dtype="float32")
-        self.dropin = qwen3tts.Qwen3TTSModel.from_pretrained(str(checkpoint), dtype=torch.float32)
+    def __init__(self, checkpoint, dtype="float32"):
+        self.tts = qwen3tts.load(str(checkpoint), backend="torch", device="cpu", dtype=dtype)
+        self.dropin = qwen3tts.Qwen3TTSModel.from_pretrained(str(checkpoint), dtype=self.tts.dtype)
         self.runtime, self.template = self.tts.engine.runtime, self.tts.engine.template
         self.config, self.talker = self.runtime.config, self.runtime.talker
 
@@ -56,7 +57,8 @@ class Project:
         arrays = {"tts_pad": self._embed([self.config.tts_pad_id])[0]}
         for r, (row, request, speech) in enumerate(zip(case["rows"], requests, spoken, strict=True)):
             arrays |= {f"text_ids.{r}": np.array(self.template.speech_ids(clean_text(row["text"]))),
-                       f"prefill.{r}": request.prefill.numpy(), f"trailing.{r}": request.trailing.numpy(),
+                       f"prefill.{r}": request.prefill.float().numpy(),
+                       f"trailing.{r}": request.trailing.float().numpy(),
                        f"codes.{r}": speech.codes, f"wav.{r}": speech.samples}
             if is_icl(row):
                 arrays[f"ref_ids.{r}"] = np.array(self._ref_ids(row["reference"]["text"]))
@@ -140,14 +142,15 @@ class Project:
 
     def _embed(self, ids):
         with exact_arithmetic(CPU):
-            return self.talker.embed_text(torch.tensor(ids)).numpy()
+            return self.talker.embed_text(torch.tensor(ids)).float().numpy()
 
-    def force(self, prefill, trailing, codes):
+    def force(self, prefill, trailing, codes, hidden_for_predictor=None):
         """Teacher forcing, step by step with the KV cache as in a real run: prompt float [T, H], text rows [S, H] and
-        the codes [n, 16] to feed -> hidden [n, H], talker_logits [n + 1, V], predictor_logits [n, 15, C]."""
-        prefill, trailing = torch.from_numpy(np.array(prefill)), torch.from_numpy(np.array(trailing))
+        the codes [n, 16] to feed -> hidden [n, H], talker_logits [n + 1, V], predictor_logits [n, 15, C]. The code
+        predictor starts from these hidden states, or from those given [n, H]."""
         codes, talker = torch.from_numpy(np.array(codes, np.int64)), self.talker
-        pad = torch.from_numpy(self._embed([self.config.tts_pad_id]))
+        prefill, trailing, pad = (torch.from_numpy(np.array(rows)).to(talker.dtype) for rows in
+                                  (prefill, trailing, self._embed([self.config.tts_pad_id])))
         cache = RowCache(talker.config.transformer, len(prefill) + len(codes), CPU, talker.dtype)
         with exact_arithmetic(CPU):
             hidden = [talker(prefill, [cache], [len(prefill)])[-1:]]
@@ -155,8 +158,14 @@ class Project:
                 text = trailing[s:s + 1] if s < len(trailing) else pad
                 hidden.append(talker(talker.embed_frame(frame[None]) + text, [cache], [1]))
             hidden = torch.cat(hidden)
-            return {"hidden": hidden[:-1].numpy(), "talker_logits": talker.logits(hidden).numpy(),
-                    "predictor_logits": self._force_predictor(hidden[:-1], codes).numpy()}
+            # In bf16 one row at a time, as in a real run: batches are summed in another order, which shows there.
+            together = len(codes) if talker.dtype == torch.float32 else 1
+            start = hidden[:-1] if hidden_for_predictor is None else torch.from_numpy(np.array(hidden_for_predictor))
+            predicted = [self._force_predictor(h, c) for h, c in zip(start.to(talker.dtype).split(together),
+                                                                     codes.split(together), strict=True)]
+            logits = [talker.logits(h) for h in hidden.split(together)]
+            return {"hidden": hidden[:-1].float().numpy(), "talker_logits": torch.cat(logits).numpy(),
+                    "predictor_logits": torch.cat(predicted).numpy()}
 
     def _force_predictor(self, hidden, codes):
         """hidden [n, H], codes [n, 16] -> logits [n, 15, C], all frames side by side."""

@@ -4,8 +4,9 @@
     REFERENCE_PYTHON scripts/parity/reference.py --checkpoint DIR --cases cases/tiny-base.json --out DIR
 
 REFERENCE_PYTHON is a Python that has the official package (docs/parity.md says how to make one); this project need not
-be installed there. The package is driven through its public API in float32 on the CPU, with eager attention and one
-thread; what lies in between is captured with hooks. docs/parity.md lists the arrays.
+be installed there. The package is driven through its public API on the CPU with one thread, in float32 with eager
+attention or in bfloat16 with PyTorch's (sdpa); what lies in between is captured with hooks. docs/parity.md lists the
+arrays.
 """
 
 import argparse
@@ -33,16 +34,17 @@ from capture import Capture  # noqa: E402
 from public_api import probe, sampling_of, speak  # noqa: E402
 from signals import SAMPLE_RATE, random_codes, signal  # noqa: E402
 
+ATTENTION = {"float32": "eager", "bfloat16": "sdpa"}
 PACKAGES = ("qwen-tts", "torch", "transformers", "tokenizers", "numpy", "librosa", "soxr", "soundfile")
 
 
 class Reference:
     """The official package on one checkpoint. `run(case)` returns (arrays, info)."""
 
-    def __init__(self, checkpoint):
+    def __init__(self, checkpoint, dtype="float32"):
         with contextlib.redirect_stdout(sys.stderr):
-            self.tts = Qwen3TTSModel.from_pretrained(str(checkpoint), dtype=torch.float32,
-                                                     attn_implementation="eager")
+            self.tts = Qwen3TTSModel.from_pretrained(str(checkpoint), dtype=getattr(torch, dtype),
+                                                     attn_implementation=ATTENTION[dtype])
         self.codec = self.tts.model.speech_tokenizer
 
     def run(self, case):
@@ -136,7 +138,7 @@ def versions():
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
 
 
-def run_file(checkpoint, cases_file, out, only=""):
+def run_file(checkpoint, cases_file, out, only="", dtype="float32"):
     """Runs the cases of one file whose name contains `only`; writes out/NAME.npz and out/NAME.json."""
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -144,7 +146,7 @@ def run_file(checkpoint, cases_file, out, only=""):
     cases = [case for case in spec["cases"] if only in case["name"]]
     if not cases:
         return
-    reference = Reference(checkpoint)
+    reference = Reference(checkpoint, dtype)
     for case in cases:
         start = time.perf_counter()
         arrays, info = reference.run(case)
@@ -152,7 +154,7 @@ def run_file(checkpoint, cases_file, out, only=""):
         path = out / f"{case['name']}.npz"
         np.savez(path, **arrays)
         record = {"checkpoint": spec["checkpoint"], "case": case, "result": info, "seconds": round(seconds, 2),
-                  "run": {"dtype": "float32", "device": "cpu", "attention": "eager",
+                  "run": {"dtype": dtype, "device": "cpu", "attention": ATTENTION[dtype],
                           "threads": torch.get_num_threads()},
                   "versions": versions()}
         path.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -165,10 +167,11 @@ def main():
     parser.add_argument("--cases", required=True, help="case file, see cases/")
     parser.add_argument("--out", required=True, help="folder for NAME.npz and NAME.json")
     parser.add_argument("--only", default="", help="run only the cases whose name contains this")
+    parser.add_argument("--dtype", choices=ATTENTION, default="float32", help="of the model (default: %(default)s)")
     a = parser.parse_args()
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
-    run_file(a.checkpoint, a.cases, a.out, a.only)
+    run_file(a.checkpoint, a.cases, a.out, a.only, a.dtype)
 
 
 if __name__ == "__main__":

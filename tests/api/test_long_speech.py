@@ -49,6 +49,16 @@ def test_joints_fade_and_the_outer_ends_do_not(seed):
     assert join([], 24000).size == 0
 
 
+def test_parts_without_a_visible_character_are_left_out(tts):
+    options = GenerateOptions(seed=3, max_frames=2)
+    text = "Hello world.\n" + "\u200b" * 30 + "\nThe user.\n" + "\u200b \ufeff" * 20
+    spoken = tts.generate_long(text, "ryan", options=options, max_tokens=12)
+    assert [part.strip("\u200b\ufeff \n") for part in spoken.texts] == ["Hello world.", "The user."]
+    assert spoken.samples.shape == (4 * 1920,)
+    with pytest.raises(TextError, match="invisible"):
+        tts.generate_long("\u200b" * 30 + "\n\ufeff", "ryan", options=options, max_tokens=12)
+
+
 def test_bad_input(tts):
     with pytest.raises(OptionError, match="max_tokens"):
         tts.generate_long(TEXT, "ryan", max_tokens=3)

@@ -1,6 +1,7 @@
 """Streams of a whole text: joined they are the one-shot audio, and whatever happens to them frees everything."""
 
 import gc
+import inspect
 import random
 import threading
 
@@ -162,6 +163,21 @@ def test_streams_from_threads(tts):
     for thread in threads:
         thread.join(60)
     assert all(np.array_equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+def test_all_ways_to_speak_take_the_same_arguments():
+    """The lists are written out so that help() and editors show them; they must not drift apart."""
+
+    def parameters(name, without=("self", "text", "stream_options", "max_tokens", "progress")):
+        found = inspect.signature(getattr(qwen3tts.TTS, name)).parameters.values()
+        return [(one.name, one.kind, one.default, one.annotation) for one in found if one.name not in without]
+
+    expected = parameters("stream")
+    assert [name for name, *_ in expected] == ["voice", "language", "instruct", "options"]
+    for name in ("generate_long", "astream", "open_text_stream", "aopen_text_stream"):
+        assert parameters(name) == expected, name
+    for name in ("stream", "open_text_stream"):
+        assert parameters(name, without=()) == parameters("a" + name, without=()), name
 
 
 def test_bad_input(tts, tiny_checkpoint):

@@ -1,11 +1,14 @@
-"""A thousand streams, half of them abandoned somewhere: memory and open files stay flat."""
+"""A thousand streams, half of them abandoned somewhere: memory and open files stay flat. Hundreds more whose text is
+pushed by a thread of its own, while the listener leaves at any moment."""
 
 import gc
 import os
 import random
+import threading
 from pathlib import Path
 
 from qwen3tts import GenerateOptions, StreamOptions, TextStreamOptions
+from qwen3tts.errors import TextError
 
 TEXT = "The voice speaks to the world."
 
@@ -48,3 +51,72 @@ def test_a_thousand_streams(tts, seed):
     assert tts.engine.runtime.frames.free_slots() == slots
     assert files_after == files
     assert after - memory < 16 * 2**20, f"{(after - memory) / 2**20:.1f} MB more after 900 streams"
+
+
+def produce(stream, pieces, pauses, outcomes):
+    """Pushes all pieces, whatever the listener does; pauses are in seconds."""
+    try:
+        for piece, pause in zip(pieces, pauses, strict=True):
+            threading.Event().wait(pause)
+            stream.push_text(piece)
+        stream.finish()
+    except TextError as error:  # the listener has closed the stream
+        outcomes.append(str(error))
+    except BaseException as error:
+        outcomes.append(error)
+        raise
+    else:
+        outcomes.append("finished")
+
+
+def listen(stream, leave_after, how):
+    """Takes chunks until it leaves; "drop" just lets go of the stream."""
+    for number, chunk in enumerate(stream):
+        assert chunk.first_frame == number
+        if number == leave_after:
+            if how == "close":
+                stream.close()
+            return
+
+
+def run_with_producers(tts, rng, seeds):
+    """A few streams at once, each with a producer and a listener of its own thread."""
+    threads, outcomes = [], []
+    for seed in seeds:
+        settings = TextStreamOptions(chunk_frames=(1,), min_start_tokens=rng.randrange(1, 5))
+        stream = tts.open_text_stream("ryan", options=GenerateOptions(seed=seed, max_frames=4), stream_options=settings)
+        cuts = sorted(rng.sample(range(1, len(TEXT)), rng.randrange(1, 9)))
+        pieces = [TEXT[a:b] for a, b in zip([0, *cuts], [*cuts, len(TEXT)], strict=True)]
+        pauses = [rng.choice((0, 0, 0.0005, 0.002)) for _ in pieces]
+        leave_after, how = rng.choice((0, 1, 2, None)), rng.choice(("close", "drop"))
+        threads.append(threading.Thread(target=produce, args=(stream, pieces, pauses, outcomes), daemon=True))
+        if rng.random() < 0.1:
+            if how == "close":  # before, while or after it is pushed to
+                threads.append(threading.Thread(target=stream.close, daemon=True))
+        else:
+            threads.append(threading.Thread(target=listen, args=(stream, leave_after, how), daemon=True))
+        del stream
+    rng.shuffle(threads)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "hangs"
+    assert len(outcomes) == len(seeds)
+    for outcome in outcomes:
+        assert outcome == "finished" or "closed" in outcome
+
+
+def test_listeners_that_leave_while_text_is_pushed(tts, seed):
+    rng = random.Random(seed)
+    slots, running = tts.engine.runtime.frames.free_slots(), threading.active_count()
+    for i in range(15):
+        run_with_producers(tts, rng, range(4 * i, 4 * i + 4))
+    memory, files = resources()
+    for i in range(50):
+        run_with_producers(tts, rng, range(4 * i, 4 * i + 4))
+    after, files_after = resources()
+    assert tts.engine.runtime.frames.free_slots() == slots
+    assert threading.active_count() == running
+    assert files_after == files
+    assert after - memory < 16 * 2**20, f"{(after - memory) / 2**20:.1f} MB more after 200 streams"

@@ -1,6 +1,5 @@
 """Text in pieces: the same codes as the whole text, however it is cut and whoever pushes it."""
 
-import asyncio
 import gc
 import random
 import threading
@@ -120,6 +119,27 @@ def test_a_starved_row_pauses_and_writes_nothing(tts):
         assert isinstance(stream.poll(), NeedMoreText)
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_a_row_that_runs_dry_waits_for_min_resume_tokens(tts, chunk):
+    settings = TextStreamOptions(min_start_tokens=2, min_resume_tokens=4, chunk_frames=(chunk,))
+    with tts.open_text_stream("ryan", options=GenerateOptions(max_frames=60), stream_options=settings) as stream:
+
+        def push(tokens):  # a digit is a token, and settles with the next one
+            stream.push_text("7" * tokens)
+
+        push(3 + 2 * chunk)
+        assert [stream.poll().frames for _ in range(2)] == [chunk, chunk]
+        for _ in range(3):
+            push(1)
+            assert isinstance(stream.poll(), NeedMoreText), "dry at a chunk's very end: four tokens are asked for"
+        push(1)
+        assert sum(stream.poll().frames for _ in range(-(-4 // chunk))) == 4
+        push(3)
+        assert isinstance(stream.poll(), NeedMoreText), "dry within or at the end of a chunk"
+        stream.finish()
+        assert stream.poll().frames == chunk, "complete: nothing to wait for"
+
+
 def test_punctuation_starts_a_short_clause(tts):
     options = GenerateOptions(max_frames=4)
     with tts.open_text_stream("ryan", options=options) as stream:
@@ -182,6 +202,24 @@ def test_a_blank_text_ends_the_stream(tts):
     assert list(stream) == []
 
 
+@pytest.mark.parametrize("settle", ["safe", "eager"])
+@pytest.mark.parametrize("text", ["\u200b\u200b \u200b" * 5, "\x08\x0c\x07", "\ufeff \u200e\n"])
+def test_invisible_text_is_refused_as_by_generate(tts, text, settle):
+    slots = tts.engine.runtime.frames.free_slots()
+    settings = TextStreamOptions(min_start_tokens=1, settle=settle)
+    stream = tts.open_text_stream("ryan", options=GenerateOptions(max_frames=4), stream_options=settings)
+    for char in text:
+        stream.push_text(char)
+        assert isinstance(stream.poll(), NeedMoreText)
+    with pytest.raises(TextError) as refused:
+        stream.finish()
+    with pytest.raises(TextError) as refused_whole:
+        tts.generate(text, "ryan")
+    assert str(refused.value) == str(refused_whole.value)
+    assert isinstance(stream.poll(), Finished)
+    assert tts.engine.runtime.frames.free_slots() == slots
+
+
 def test_slots_are_freed(tts):
     slots = tts.engine.runtime.frames.free_slots()
     stream = tts.open_text_stream("ryan", stream_options=TextStreamOptions(min_start_tokens=1))
@@ -212,50 +250,6 @@ def test_what_a_text_stream_refuses(tts):
     for name, value in (("min_start_tokens", 0), ("min_resume_tokens", 0), ("settle", "x"), ("chunk_frames", ())):
         with pytest.raises(OptionError, match=name):
             TextStreamOptions(**{name: value})
-
-
-def test_asyncio_streams(ending_tts):
-    options = GenerateOptions(seed=4)
-
-    async def run():
-        whole = [chunk async for chunk in ending_tts.astream(TEXTS[0], "ryan", options=options)]
-        streams = [ending_tts.aopen_text_stream("ryan", options=options) for _ in range(8)]
-        readers = [asyncio.create_task(_collect(stream)) for stream in streams]
-        for word in TEXTS[0].split(" "):
-            for stream in streams:
-                await stream.push_text(word + " ")
-            await asyncio.sleep(0)
-        for stream in streams:
-            await stream.finish()
-        return whole, [await reader for reader in readers], streams
-
-    async def _collect(stream):
-        return [chunk async for chunk in stream]
-
-    whole, found, streams = asyncio.run(asyncio.wait_for(run(), 120))
-    assert all(stream.finish_reason in ("eos", "length") for stream in streams)
-    for stream, chunks in zip(streams, found, strict=True):
-        expected = ending_tts.generate(
-            TEXTS[0],
-            "ryan",
-            options=options.replace(text_mode="streamed", text_lookahead_tokens=stream.stream.lookahead),
-        )
-        assert np.array_equal(codes_of(chunks), expected.codes)
-    assert np.array_equal(
-        codes_of(whole), ending_tts.generate(TEXTS[0], "ryan", options=options.replace(text_mode="streamed")).codes
-    )
-
-
-def test_closing_an_async_stream_early(tts):
-    slots = tts.engine.runtime.frames.free_slots()
-
-    async def run():
-        async with tts.astream(TEXTS[0], "ryan") as stream:
-            async for chunk in stream:
-                return chunk
-
-    assert asyncio.run(run()).frames == 1
-    assert tts.engine.runtime.frames.free_slots() == slots
 
 
 def icl_voice(rng, frames):
@@ -290,42 +284,3 @@ def test_a_reference_makes_the_text_wait(base_tts, seed):
         assert stream.frames == 0
         stream.push_text("and and ")
         assert stream.poll().frames == 1, "R + 1 rows have their text, and frame 0 has its own"
-
-
-def test_an_abandoned_async_stream_is_freed_without_a_cycle(tts):
-    slots = tts.engine.runtime.frames.free_slots()
-
-    async def run():
-        stream = tts.aopen_text_stream("ryan", stream_options=TextStreamOptions(min_start_tokens=1))
-        await stream.push_text("Hello world and ")
-        await anext(stream)
-
-    gc.disable()
-    try:
-        asyncio.run(run())
-        assert tts.engine.runtime.frames.free_slots() == slots
-    finally:
-        gc.enable()
-
-
-def test_closing_after_a_cancelled_first_step(tts):
-    slots = tts.engine.runtime.frames.free_slots()
-
-    async def run():
-        stream = tts.astream(TEXTS[0], "ryan")
-        step = asyncio.create_task(anext(stream))
-        await asyncio.sleep(0.001)
-        step.cancel()
-        await stream.aclose()
-        assert [chunk async for chunk in stream] == []
-
-    asyncio.run(run())
-    assert tts.engine.runtime.frames.free_slots() == slots
-
-
-def test_steps_at_once_share_one_stream(tts):
-    async def run():
-        stream = tts.astream(TEXTS[0], "ryan", options=GenerateOptions(max_frames=7))
-        return await asyncio.gather(*(anext(stream) for _ in range(3)))
-
-    assert sorted(chunk.first_frame for chunk in asyncio.run(run())) == [0, 1, 3]

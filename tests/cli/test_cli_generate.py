@@ -124,7 +124,7 @@ def test_errors_of_the_package_are_one_message_and_exit_2(fake, invoke, tmp_path
         ("The backend 'hip' cannot be used. backend='torch' runs anywhere.",
          "the backend 'hip' cannot be used. --backend torch runs anywhere."),
         ("Base models have no preset voices; give an x-vector voice (Voice.load(file) or Voice.from_x_vector(array)).",
-         "base models have no preset voices; give an x-vector voice (--voice-file FILE)."),
+         "base models have no preset voices; give an x-vector voice (--voice-file FILE; `qwen3tts clone` makes one)."),
         ("text_lookahead_tokens needs text_mode='streamed'.", "--text-lookahead-tokens needs --text-mode streamed."),
         ("Aname/top_k is 1\nTop", "Aname/top_k is 1 Top"),
     ],

@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from qwen3tts.errors import AudioError
 from qwen3tts.text.tokenizer import MAX_TEXT_CHARS
@@ -43,6 +45,18 @@ def test_text_that_never_ends(fake, invoke, tmp_path):
     (tmp_path / "long.txt").write_text("語" * MAX_TEXT_CHARS)
     assert invoke("qwen3tts", "generate", "--text-file", "long.txt", "-m", "model").exit_code == 0
     assert len(fake.asked[0][0]) == MAX_TEXT_CHARS
+
+
+def test_a_named_pipe_is_read(fake, invoke, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("From a pipe.",))
+    writer.start()
+    assert invoke("qwen3tts", "generate", "--text-file", "pipe", "-m", "model").exit_code == 0
+    writer.join()
+    assert fake.asked[0][0] == "From a pipe."
+    assert "named pipe is waited for" in " ".join(
+        invoke("qwen3tts", "generate", "--help", env={"COLUMNS": "200"}).stdout.split()
+    )
 
 
 def test_stdin_that_is_closed(tmp_path):
@@ -188,6 +202,15 @@ def test_stdout_that_is_full(checkpoint, tmp_path, arguments, unbuffered):
         arguments = [*arguments, str(checkpoint)]
     result = shell("> /dev/full", *arguments, cwd=tmp_path, PYTHONUNBUFFERED=unbuffered)
     assert (result.returncode, result.stderr) == (2, "error: stdout cannot be written: No space left on device\n")
+
+
+def test_a_clone_on_a_full_disk(tiny_checkpoint, tmp_path, seed):
+    noise = np.random.default_rng(seed).normal(0, 0.1, 30_000)
+    soundfile.write(tmp_path / "a.wav", noise, 24_000)
+    arguments = ("a.wav", "-m", str(tiny_checkpoint("base", seed=2)), "--say", "Hi.", "--max-frames", "2")
+    result = shell("> /dev/full", "clone", *arguments, cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (2, "error: stdout cannot be written: No space left on device\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
 
 
 STAND_IN = """

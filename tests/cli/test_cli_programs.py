@@ -49,6 +49,7 @@ def test_split_speaks_a_long_text_in_parts(checkpoint: Path, tmp_path: Path) -> 
     assert len(parts) > 1
     assert json.loads((tmp_path / "a.json").read_text())["frames"] == sum(part.frames for part in parts)
     assert f"of {len(parts)} was cut at its limit" in done.stderr
+    assert f"cut at --max-frames 3 of a part, after {3 * len(parts)} frames" in done.stderr
 
 
 def test_hip_custom_voice_generate_is_the_streamed_mode(checkpoint: Path, invoke, tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_bad_input_is_one_message(checkpoint: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--language", "klingon"), "klingon"),
-        (("--instruct", "Softly."), "cannot follow an instruct"),
+        (("--instruct", "Softly."), "cannot follow an --instruct"),
         (("--backend", "hip"), "'hip' cannot be used"),
         (("--dtype", "int8"), "int8"),
         (("--text-lookahead-tokens", "3"), "streamed"),
@@ -145,6 +146,9 @@ def test_help_shows_no_type_for_flags(invoke) -> None:
     flags = ("--verbose ", "--offline ", "--do-sample ", "--subtalker-dosample ")
     lines = [line for line in shown if any(flag in line for flag in flags)]
     assert len(lines) == len(flags)
+    for command in (("clone",), ("voice", "export")):
+        shown_there = invoke("qwen3tts", *command, "--help", env={"COLUMNS": "160"}).stdout.splitlines()
+        lines += [line for line in shown_there if "--x-vector-only" in line or "--allow-url" in line]
     assert not [line for line in lines if "<" in line or "BOOL" in line or "INT" in line]
     bare = [line for line in shown if line.startswith("│ --subtalker") and "codebooks 1-15" not in line]
     assert not bare

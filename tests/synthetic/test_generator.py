@@ -175,6 +175,39 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "not empty" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--out is missing. The folder to write is given as --out FOLDER"),
+        (["OUT"], "what is 'OUT'? The folder to write is given as --out FOLDER"),
+        (["--out", "OUT", "--presset", "tiny"], "there is no option --presset"),
+        (["--out", "OUT", "--preset", "huge"], "invalid choice: 'huge'"),
+        (["--out", "OUT", "--eos-gain", "nan"], "--eos-gain is nan; expected a finite number"),
+        (["--out", "OUT", "--override", "missing.json"], "--override: 'missing.json' cannot be read: No such file"),
+        (["--out", "OUT", "--override", "text.json"], "--override: 'text.json' is not JSON in UTF-8: "),
+        (["--out", "OUT", "--override", "binary.json"], "--override: 'binary.json' is not JSON in UTF-8: "),
+    ],
+)
+def test_bad_usage_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.json").write_text("text")
+    (tmp_path / "binary.json").write_bytes(b"\xff")
+    code: object = None
+    try:
+        code = main(arguments)
+    except SystemExit as end:
+        code = end.code
+    shown = capsys.readouterr().err
+    assert (code, message in shown, shown.count("\n")) == (2, True, 1), shown
+    assert not (tmp_path / "OUT").exists()
+
+
 def test_interrupt_leaves_nothing(tmp_path: Path) -> None:
     """Ctrl-C in the middle of 600 MB of weights."""
     (tmp_path / "big.json").write_text(json.dumps({"config": {"talker_config": {"text_vocab_size": 6_000_000}}}))

@@ -30,6 +30,9 @@ def squeezed(text):
         ("First line\n\nSecond line", 2, ["First line", "Second line"]),
         ("", 3, []),
         (" \n ", 3, []),
+        ("One two.\n\u200b \u200b \u200b\n\u200b \ufeff\nThree four.", 3, ["One two.", "Three four."]),
+        ("One\u200b two. \u200b", 4, ["One\u200b two. \u200b"]),
+        ("\u200b \u200b", 3, []),
     ],
 )
 def test_where_texts_are_split(text, size, parts):

@@ -1,6 +1,7 @@
 """Any chopping of a text settles to exactly the tokens of the whole."""
 
 import random
+import sys
 import unicodedata
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from qwen3tts.errors import TextError
 from qwen3tts.text.settling import TextSettler, stable_length
-from qwen3tts.text.tokenizer import TextTokenizer, clean_text
+from qwen3tts.text.tokenizer import MAX_TEXT_CHARS, TextTokenizer, clean_text, is_blank
 
 TEXTS = [
     "The quick brown fox: it's y'all'd've, we'll re-read 3.14159 and 1,000!\n\nNext line...  \n  end",
@@ -25,7 +26,9 @@ TEXTS = [
 ]
 PIECES = st.text(
     alphabet=st.one_of(
-        st.sampled_from(list(" \n\r\t.,!?'-=<3aéstdmrevlTx你好，世。가ᄀ👍\u1161\u11a8\u0301\u0323\u0307\u0338")),
+        st.sampled_from(
+            list(" \n\r\t.,!?'-=<3aéstdmrevlTx你好，世。가ᄀ👍\u1161\u11a8\u0301\u0323\u0307\u0338\u200b\x1c")
+        ),
         st.characters(exclude_categories=("Cs",)),
     ),
     max_size=40,
@@ -86,6 +89,17 @@ def test_stable_text_keeps_its_normal_form(text, more):
     assert unicodedata.normalize("NFC", text + more).startswith(stable)
 
 
+def test_no_pair_of_characters_was_overlooked():
+    """NFC joins exactly what canonical decompositions into two characters say."""
+    seconds = set()
+    for char in map(chr, range(sys.maxunicode + 1)):
+        parts = unicodedata.decomposition(char).split()
+        if len(parts) == 2 and not parts[0].startswith("<"):
+            seconds.add(chr(int(parts[1], 16)))
+    assert len(seconds) > 60
+    assert all(stable_length("a" + char) == 0 for char in seconds)
+
+
 def test_what_settles_when(tokenizer):
     settler = TextSettler(tokenizer)
     assert settler.push("Hel") == []
@@ -131,3 +145,120 @@ def test_blank_and_wrong_pieces(tokenizer):
         settler.push(b"x")
     with pytest.raises(TextError):
         settler.finish()
+
+
+def test_invisible_text_is_refused_at_the_end(tokenizer):
+    for pieces in (["\u200b"], ["\u200b", " \u200b\n", "\ufeff"], ["\x08\x0c"], ["\u200e \u200f \u00ad "]):
+        for settle in ("safe", "eager"):
+            settler = TextSettler(tokenizer, settle)
+            assert [settler.push(piece) for piece in pieces] == [[]] * len(pieces), (
+                "nothing settles, so nothing is spoken"
+            )
+            with pytest.raises(TextError, match="invisible"):
+                settler.finish()
+    text = "\u200b \u200b\u200bone \u200b"
+    assert settled(tokenizer, list(text)) == tokenizer.encode(clean_text(text))
+
+
+class Scanning(TextSettler):
+    """Reads everything held at every push."""
+
+    def _may_settle(self, text):
+        self._visible = self._visible or not is_blank(text)
+        return self._visible
+
+
+def same_at_every_push(tokenizer, pieces, settle):
+    settler, scanning = TextSettler(tokenizer, settle), Scanning(tokenizer, settle)
+    for piece in pieces:
+        assert settler.push(piece) == scanning.push(piece), (pieces, piece)
+        assert settler.ends_a_clause == scanning.ends_a_clause
+
+
+@pytest.mark.parametrize("settle", ["safe", "eager"])
+@settings(max_examples=300, deadline=None)
+@given(text=PIECES, data=st.data())
+def test_unread_pieces_delay_nothing(mini_tokenizer, settle, text, data):
+    text = "".join(char for char in text if unicodedata.ucd_3_2_0.category(char) != "Cn")  # what all versions know
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    same_at_every_push(mini_tokenizer, pieces, settle)
+    same_at_every_push(mini_tokenizer, list(text), settle)
+
+
+@pytest.mark.parametrize("settle", ["safe", "eager"])
+def test_unread_pieces_delay_nothing_in_long_runs(tokenizer, settle, seed):
+    rng = random.Random(f"{seed} {settle}")
+    kinds = [
+        "你好世界",
+        "か\u3099き",
+        "\u1112\u1161\u11ab",
+        "a\u0301",
+        "!?-",
+        "👍🏽\u200d",
+        " \n\t",
+        "37",
+        "\u0301\u0323",
+        "'s",
+    ]
+    for _ in range(60):
+        text = "".join("".join(rng.choices(rng.choice(kinds), k=rng.randrange(1, 20))) for _ in range(6))
+        same_at_every_push(tokenizer, list(text), settle)
+        same_at_every_push(tokenizer, chop(text, rng), settle)
+        if settle == "safe" and not is_blank(text):
+            assert settled(tokenizer, list(text)) == settled(tokenizer, chop(text, rng))
+            assert settled(tokenizer, list(text)) == tokenizer.encode(clean_text(text))
+
+
+class Counting:
+    """A tokenizer that counts the characters it is given."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.characters = tokenizer, 0
+
+    def __getattr__(self, name):
+        def call(text):
+            self.characters += len(text)
+            return getattr(self.tokenizer, name)(text)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "你好世界",
+        "か\u3099き\u3099",
+        "\u1112\u1161\u11ab",
+        "e\u0301a",
+        "abc",
+        "!?",
+        "👍🏽",
+        "\u0301",
+        " \n",
+        "!\n",
+        "7",
+        "一1",
+        "a's ",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7])
+def test_work_grows_with_the_text(mini_tokenizer, unit, size):
+    def work(length):
+        text = ("x" + unit * length)[:length]
+        counting = Counting(mini_tokenizer)
+        pieces = [text[i : i + size] for i in range(0, length, size)]
+        assert settled(counting, pieces) == mini_tokenizer.encode(clean_text(text))
+        return counting.characters
+
+    short, long = work(500), work(2000)
+    assert long <= 20 * 2000, "characters read, for 2000 pushed"
+    assert long <= 4.5 * short
+
+
+def test_a_run_without_end_is_refused(mini_tokenizer):
+    settler = TextSettler(mini_tokenizer)
+    settler.push("a" * MAX_TEXT_CHARS)
+    with pytest.raises(TextError, match="without the end of a word"):
+        settler.push("a")
+    settler.push("")

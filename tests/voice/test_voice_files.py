@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from qwen3tts.errors import VoiceError
 from qwen3tts.voice.files import MAX_FILE_BYTES
@@ -103,6 +104,36 @@ def test_refuses(path, changes, match):
     with pytest.raises(VoiceError, match=match) as caught:
         Voice.load(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_byte_order_mark_is_skipped(path):
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(RECORD).encode())
+    np.testing.assert_array_equal(Voice.load(path).x_vector, VALUES)
+    path.write_bytes(b"\xef\xbb\xbf" * 2 + json.dumps(RECORD).encode())
+    with pytest.raises(VoiceError, match="not valid JSON"):
+        Voice.load(path)
+
+
+def test_messages_stay_short(path):
+    """Whatever a file, or its name, holds."""
+    huge = "k" * 900_000
+    write(path, **{huge: 1})
+    made = [path.read_bytes()]
+    metadata = {"x_vector_only_mode": "true", "icl_mode": "false"}
+    made.append(safetensors.numpy.save({"speaker_embedding": VALUES}, metadata | {huge: "x"}))
+    made.append(safetensors.numpy.save({"speaker_embedding": VALUES, huge: VALUES}, metadata))
+    made.append(safetensors.numpy.save({"speaker_embedding": VALUES}, metadata).replace(b"F32", b"F" * 900_000))
+    length = len(made[-1]) - 8 - VALUES.nbytes
+    made[-1] = length.to_bytes(8, "little") + made[-1][8:]
+    matches = ["unknown key 'kkk", "unknown metadata 'kkk", "unknown tensor 'kkk", "FFF"]
+    for data, match in zip(made, matches, strict=True):
+        path.write_bytes(data)
+        with pytest.raises(VoiceError, match=match) as caught:
+            Voice.load(path)
+        assert len(str(caught.value)) < len(str(path)) + 500
+    with pytest.raises(VoiceError, match="cannot be read") as caught:
+        Voice.load(json.dumps(RECORD))
+    assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("key", ["speaker_embedding", "x_vector_only_mode", "icl_mode"])

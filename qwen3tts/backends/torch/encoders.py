@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from qwen3tts.checkpoint import Checkpoint, TensorReader, load_module
-from qwen3tts.errors import BackendError, NumericsError, VoiceError
+from qwen3tts.errors import NumericsError, Qwen3TTSError, VoiceError
 from qwen3tts.model.codec_encoder import CodecEncoder
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.speaker_encoder import SpeakerEncoder
@@ -83,7 +83,7 @@ class TorchEncoders:
 
     def _check_usable(self, *, speaker: bool) -> None:
         if self._closed:
-            raise BackendError("The encoders were closed; load the model again.")
+            raise Qwen3TTSError("This model was closed; load it again.")
         if speaker and not self.can_embed:
             raise VoiceError(
                 f"A {self.checkpoint.config.model_type} model has no speaker encoder; clone voices with a Base model."

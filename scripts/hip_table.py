@@ -141,8 +141,8 @@ def table(usages: list[Usage], version: str) -> str:
     lines = [
         "# Kernels on AMD, as the compiler sees them",
         "",
-        f"{version}, `-O3`. VGPRs (with AGPRs after a plus), SGPRs and spilled registers of both kinds per lane and wave,",
-        "scratch in bytes per lane, LDS in bytes per block (the dynamic part not counted), occupancy in waves per SIMD.",
+        f"{version}, `-O3`. VGPRs (AGPRs after a plus) per lane, SGPRs per wave, spilled registers of both kinds, scratch",
+        "in bytes per lane, LDS in bytes per block (without the dynamic part), occupancy in waves per SIMD.",
         "Written by `scripts/hip_table.py`. Nothing here was run on an AMD card.",
         "",
         "| kernel | target | VGPRs | SGPRs | LDS | spills | scratch | occupancy |",
@@ -151,8 +151,8 @@ def table(usages: list[Usage], version: str) -> str:
     for u in usages:
         vgprs = f"{u.vgprs} + {u.agprs}" if u.agprs else str(u.vgprs)
         spills = u.vgpr_spills + u.sgpr_spills
-        kernel = u.kernel.replace("|", "\\|")
-        lines.append(f"| `{kernel}` | {u.target} | {vgprs} | {u.sgprs} | {u.lds} | {spills} | {u.scratch} | {u.occupancy} |")
+        figures = (f"`{u.kernel}`", u.target, vgprs, u.sgprs, u.lds, spills, u.scratch, u.occupancy)
+        lines.append(f"| {' | '.join(map(str, figures))} |")
     return "\n".join(lines) + "\n"
 
 

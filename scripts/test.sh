@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test that needs no GPU, in a fresh virtual environment, against the wheel and not the source folder.
 # Arguments go to pytest:  bash scripts/test.sh -k sampling
+# HIP is compiled for AMD where its toolchain is there (scripts/hip_sdk.sh); with QWEN3TTS_REQUIRE_HIP=1 it must be.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/lib.sh
@@ -12,6 +13,15 @@ environment="$PWD/.venv-test"
 mapfile -t packages < <(requirements test)
 make_environment "$environment" "${packages[@]}"
 python="$environment/bin/python"
+
+if rocm="$(bash scripts/hip_sdk.sh --print-path 2>&1)"; then
+    export QWEN3TTS_HIP=ON QWEN3TTS_HIP_PLATFORM=amd QWEN3TTS_ROCM_PATH="$rocm"
+elif [ "${QWEN3TTS_REQUIRE_HIP:-}" = 1 ]; then
+    die "QWEN3TTS_REQUIRE_HIP=1, but ${rocm#error: }"
+else
+    say "LEFT OUT: compiling HIP for AMD: ${rocm#error: }"
+    rocm=""
+fi
 
 say "building the sdist, and from it the wheel"
 export QWEN3TTS_CUDA_ARCHITECTURES="${QWEN3TTS_CUDA_ARCHITECTURES:-90}"  # one is enough to see that all of it compiles
@@ -35,9 +45,34 @@ say "ruff"
 say "mypy"
 "$environment/bin/mypy" || status=1
 
+if [ -n "$rocm" ]; then
+    say "HIP: the module without a GPU"
+    (cd "$built" && "$python" -P -c '
+import importlib
+module = importlib.import_module("qwen3tts._hip")
+assert module.platform == "amd", module.platform
+assert module.devices() == [], module.devices()
+try:
+    module.versions()
+    print("HIP runtime", module.versions())
+except RuntimeError as error:
+    print("no driver:", error)') || status=1
+    say "HIP: registers and spills of every kernel on every target"
+    "$python" -P scripts/hip_table.py --rocm "$rocm" --write "$built/hip_kernels.md" || status=1
+fi
+
 say "pytest"
 # PYTHONSAFEPATH keeps `python -m` in a test from importing the source folder.
 OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 QWEN3TTS_TEST_INSTALLED=1 QWEN3TTS_TEST_DIST="$built" QWEN3TTS_DASHSCOPE_WHEEL="$vocabulary" \
     "$environment/bin/pytest" -m "not gpu" "$@" || status=$?
+if [ $# -eq 0 ]; then
+    say "kernels on the CPU under AddressSanitizer, lanes in a random order"
+    sanitized_tests=(tests/native/test_rms_norm.py tests/native/test_sampler.py tests/native/test_skinny_product.py
+        tests/native/test_transposed_conv.py tests/native/test_graph.py)
+    mapfile -t sanitizer < <("$python" -P tests/emulation/build.py --sanitizer-environment)
+    [ ${#sanitizer[@]} -gt 0 ] || die "the sanitizer's library was not found"
+    env "${sanitizer[@]}" EMU_SEED=$((RANDOM + 1)) QWEN3TTS_TEST_SANITIZE=1 OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 QWEN3TTS_TEST_INSTALLED=1 \
+        "$environment/bin/pytest" -q -m "not gpu" "${sanitized_tests[@]}" || status=1
+fi
 say "finished in $((SECONDS - started)) s"
 exit "$status"

@@ -58,7 +58,8 @@ def device_flags(wave: int, sanitize: bool = False, include: Path = ROOT / "csrc
     """g++ options for everything that sees HIP; ``include`` is the root of the kernels' headers."""
     if wave not in (32, 64):
         raise ValueError(f"wave is {wave}, expected 32 or 64")
-    flags = [*_common_flags(include), "-ffp-contract=off", "-Wno-unknown-pragmas", f"-DEMU_WAVE={wave}", f"-I{HERE / 'include'}"]
+    emulation = [f"-DEMU_WAVE={wave}", f"-I{HERE / 'include'}"]
+    flags = [*_common_flags(include), "-ffp-contract=off", "-Wno-unknown-pragmas", *emulation]
     return [*flags, "-O1", *SANITIZERS] if sanitize else [*flags, "-O2"]
 
 
@@ -95,7 +96,8 @@ def build_program(
     host = [source for source in host_sources() if source.parent != ROOT / "csrc" / "hip"]
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    _link(target, [(kernel, device_flags(wave, sanitize, include))], [(source, flags) for source in [driver, *host]], _sanitizer(sanitize), jobs=2)
+    kernels = [(kernel, device_flags(wave, sanitize, include))]
+    _link(target, kernels, [(source, flags) for source in [driver, *host]], _sanitizer(sanitize), jobs=2)
     return target
 
 
@@ -224,7 +226,7 @@ def _refuse_state(objects: dict[Path, Path]) -> None:
             kind, name = line.split()[-2:]
             # _ZZ: local to a function, as __shared__ arrays are; _ZGV: guard of a variable that a function sets up.
             if name.startswith("_ZGV") or (kind in "bB" and not name.startswith("_ZZ")):
-                raise EmulationBuildError(f"{source.name}: {name} is a variable that outlives a launch; kernels may have none")
+                raise EmulationBuildError(f"{source.name}: {name} is a variable that outlives a launch; have none")
 
 
 if __name__ == "__main__":

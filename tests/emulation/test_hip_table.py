@@ -32,7 +32,8 @@ def script():
 
 def remarks(**changes):
     lines = [f"Function Name: {NAME}", *(f"    {key}: {value}" for key, value in {**FIGURES, **changes}.items())]
-    return "".join(f"a.cpp:7:1: remark: {line} [-Rpass-analysis=kernel-resource-usage]\n   7 | void\n" for line in lines)
+    end = "[-Rpass-analysis=kernel-resource-usage]\n   7 | void\n"
+    return "".join(f"a.cpp:7:1: remark: {line} {end}" for line in lines)
 
 
 def test_figures_are_read(script):

@@ -85,7 +85,8 @@ def test_missing_barrier_before_the_next_round_needs_a_random_order(program):
     """In ascending order a thread never overtakes one that still reads; the random order shows the fault."""
     barrier = "    __syncthreads();\n  }\n  const int64_t step = first_step + column;"
     change = ("transposed_conv.cpp", barrier, barrier.split("\n", 1)[1])
-    codes = [run(program("transposed_conv", 32, change=change), 40, 37, 7, order=order).returncode for order in range(6)]
+    faulty = program("transposed_conv", 32, change=change)
+    codes = [run(faulty, 40, 37, 7, order=order).returncode for order in range(6)]
     assert DIFFERENT in codes[1:]
 
 

@@ -141,8 +141,8 @@ def table(usages: list[Usage], version: str) -> str:
     lines = [
         "# Kernels on AMD, as the compiler sees them",
         "",
-        f"{version}, `-O3`. VGPRs (AGPRs after a plus) per lane, SGPRs per wave, spilled registers of both kinds, scratch",
-        "in bytes per lane, LDS in bytes per block (without the dynamic part), occupancy in waves per SIMD.",
+        f"{version}, `-O3`. VGPRs (AGPRs after a plus) per lane, SGPRs per wave, spilled registers of both kinds,",
+        "scratch in bytes per lane, LDS in bytes per block (without the dynamic part), occupancy in waves per SIMD.",
         "Written by `scripts/hip_table.py`. Nothing here was run on an AMD card.",
         "",
         "| kernel | target | VGPRs | SGPRs | LDS | spills | scratch | occupancy |",

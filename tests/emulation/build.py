@@ -226,7 +226,7 @@ def _refuse_state(objects: dict[Path, Path]) -> None:
             kind, name = line.split()[-2:]
             # _ZZ: local to a function, as __shared__ arrays are; _ZGV: guard of a variable that a function sets up.
             if name.startswith("_ZGV") or (kind in "bB" and not name.startswith("_ZZ")):
-                raise EmulationBuildError(f"{source.name}: {name} is a variable that outlives a launch; have none")
+                raise EmulationBuildError(f"{source.name}: {name} outlives a launch: kernels keep no state")
 
 
 if __name__ == "__main__":

@@ -161,6 +161,8 @@ def clone(
     backend: p.Backend = "auto",
     device: p.Device = None,
     dtype: p.Dtype = None,
+    profile: p.Profile = None,
+    verify: p.Verify = True,
     revision: p.Revision = None,
     cache_dir: p.CacheDir = None,
     offline: p.Offline = False,
@@ -194,7 +196,7 @@ def clone(
         order.check(inputs | checkpoint_files(model))
         load = {
             "backend": backend, "device": device, "dtype": dtype, "revision": revision, "cache_dir": cache_dir,
-            "offline": offline,
+            "offline": offline, "profile": profile, "verify": verify,
         }  # fmt: skip
         with _load(model, load) as tts:
             order.check_model(tts.config)
@@ -219,6 +221,8 @@ def design(
     backend: p.Backend = "auto",
     device: p.Device = None,
     dtype: p.Dtype = None,
+    profile: p.Profile = None,
+    verify: p.Verify = True,
     cache_dir: p.CacheDir = None,
     offline: p.Offline = False,
     verbose: p.Verbose = 0,
@@ -248,7 +252,10 @@ def design(
         )  # fmt: skip
         order.check(checkpoint_files(design_model) | checkpoint_files(model))
         order.check_model(open_checkpoint(model, cache_dir=cache_dir, offline=offline).config)
-        load = {"backend": backend, "device": device, "dtype": dtype, "cache_dir": cache_dir, "offline": offline}
+        load = {
+            "backend": backend, "device": device, "dtype": dtype, "cache_dir": cache_dir, "offline": offline,
+            "profile": profile, "verify": verify,
+        }  # fmt: skip
         with _load(design_model, load) as designer:
             made = _designed(designer, transcript, instruct, language, p.given(seed=seed))
         with _load(model, load) as tts:

@@ -51,6 +51,8 @@ def generate(
     backend: p.Backend = "auto",
     device: p.Device = None,
     dtype: p.Dtype = None,
+    profile: p.Profile = None,
+    verify: p.Verify = True,
     revision: p.Revision = None,
     cache_dir: p.CacheDir = None,
     offline: p.Offline = False,
@@ -80,7 +82,7 @@ def generate(
             ),
             load={
                 "backend": backend, "device": device, "dtype": dtype, "revision": revision, "cache_dir": cache_dir,
-                "offline": offline,
+                "offline": offline, "profile": profile, "verify": verify,
             },
         )  # fmt: skip
         with speak(request) as (speech, report):

@@ -102,7 +102,7 @@ def check(
     offline: p.Offline = False,
     verbose: p.Verbose = 0,
 ) -> None:
-    """Compare each pass of a profile with the plain model: codes, audio, speed.
+    """Compare each pass of a profile with the plain model: codes, audio, speed. What is measured is kept for manifests.
 
     Exit codes: 0 all equal or within their bounds, 1 a difference, 2 bad input.
     """
@@ -112,6 +112,7 @@ def check(
         from qwen3tts.audio.atomic import Batch, check_writable, replacing
         from qwen3tts.cli.optimize_report import figures, page, print_rows, wrong
         from qwen3tts.optimization.compare import compare
+        from qwen3tts.optimization.evidence_store import EvidenceStore
         from qwen3tts.optimization.profiles import find_profile
         from qwen3tts.optimization.switches import apply_switches
 
@@ -122,7 +123,10 @@ def check(
         hub: dict[str, Any] = {"revision": revision, "cache_dir": cache_dir, "offline": offline}
         with qwen3tts.load(model, **where, **hub, profile="reference") as tts:
             wanted = apply_switches(find_profile(profile, tts.backend_name))
-            rows = compare(tts, wanted, frames=frames, repeats=repeats, progress=lambda line: stderr().print(line))
+            rows = compare(
+                tts, wanted, frames=frames, repeats=repeats, progress=lambda line: stderr().print(line),
+                store=EvidenceStore(),
+            )  # fmt: skip
             facts = figures(tts, model, wanted, rows, frames=frames, repeats=repeats)
         with Batch() as batch:
             if json is not None:

@@ -9,13 +9,17 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
+from qwen3tts._version import __version__
+from qwen3tts.backends.native.build_info import build_record
 from qwen3tts.errors import OptimizationError, OptionError
-from qwen3tts.optimization.passes import Evidence
+from qwen3tts.optimization.apply import evidence_key
+from qwen3tts.optimization.evidence_store import EvidenceKey, EvidenceStore
+from qwen3tts.optimization.passes import Evidence, Gain
 from qwen3tts.optimization.profiles import PlannedPass, Profile
 from qwen3tts.optimization.registry import default_registry
 from qwen3tts.options import GenerateOptions
@@ -60,6 +64,7 @@ class Row:
     """largest difference of samples where the codes are equal, relative to the largest sample"""
     evidence: Evidence | None = None
     """the check of the pass; of several, the one nearest to its bound"""
+    key: EvidenceKey | None = None
     plain_seconds: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
@@ -77,7 +82,8 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
-        return asdict(self) | {"equal": self.equal, "ratio": self.ratio}
+        kept = {name: value for name, value in asdict(self).items() if name != "key"}
+        return kept | {"equal": self.equal, "ratio": self.ratio}
 
 
 def cases(tts: Any, frames: int) -> list[Case]:
@@ -107,8 +113,11 @@ def compare(
     frames: int = 24,
     repeats: int = 3,
     progress: Callable[[str], None] = lambda line: None,
+    store: EvidenceStore | None = None,
 ) -> list[Row]:
     """A row per pass, then one for the whole plan if it has several. No plan may be active; none is afterwards.
+
+    store: keeps each pass's check with the gain that was measured, for the manifests of later loads.
 
     Raises OptionError for a profile without passes, and what apply_optimization_plan raises for a plan that is active.
     """
@@ -123,7 +132,18 @@ def compare(
     for name, plan in plans:
         progress(f"checking {name}")
         rows.append(_row(tts, name, plan, spoken, reference, repeats))
+        if store is not None and len(plan) == 1:
+            _keep(store, tts, rows[-1], frames)
     return rows
+
+
+def _keep(store: EvidenceStore, tts: Any, row: Row, frames: int) -> None:
+    if row.evidence is None or row.key is None or row.ratio is None:
+        return
+    native = getattr(tts.engine.runtime, "native", None)
+    commit = "" if native is None else build_record(native.name).commit
+    figure = f"{row.ratio:.2f} times as fast as the plain model: generate() of {frames} frames, one text, {tts.dtype}"
+    store.put(row.key, replace(row.evidence, gain=Gain(figure, row.key.device, commit or f"version {__version__}")))
 
 
 def _row(
@@ -143,6 +163,7 @@ def _row(
                 a.item.check(result.model, a.result.state, result.context) for a in result.applied if a.applicable
             ]
             row.evidence = max((e for e in found if e is not None), key=_weight, default=None)
+            row.key = evidence_key(result.applied[0].declaration, result.model)
     except OptimizationError as error:
         row.status = f"cannot be used: {error}"
         return row

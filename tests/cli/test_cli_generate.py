@@ -41,8 +41,8 @@ def test_only_given_options_override_the_checkpoint(fake, invoke):
     assert asked["options"].passed == frozenset()
     assert (asked["voice"], asked["language"], asked["instruct"], asked["decode"]) == (None, "auto", None, True)
     assert asked["progress"] is None
-    unset = dict.fromkeys(("device", "dtype", "revision", "cache_dir"))
-    assert fake.loaded == [("model", {"backend": "auto", "offline": False, **unset})]
+    unset = dict.fromkeys(("device", "dtype", "revision", "cache_dir", "profile"))
+    assert fake.loaded == [("model", {"backend": "auto", "offline": False, "verify": True, **unset})]
 
 
 def test_every_option_arrives(fake, invoke):
@@ -57,7 +57,7 @@ def test_every_option_arrives(fake, invoke):
         if not isinstance(value, bool):
             flags += [f"--{name.replace('_', '-')}", value]
     place = ["--backend", "torch", "--device", "cuda:1", "--dtype", "bfloat16"]
-    place += ["--revision", "r", "--cache-dir", "c", "--offline"]
+    place += ["--revision", "r", "--cache-dir", "c", "--offline", "--profile", "reference", "--no-verify"]
     how = ["--voice", "Ryan", "--language", "English", "--instruct", "Calmly."]
     assert invoke("qwen3tts", *SPEAK, *flags, *place, *how).exit_code == 0
     _, asked = fake.asked[0]
@@ -66,7 +66,7 @@ def test_every_option_arrives(fake, invoke):
     assert (asked["voice"], asked["language"], asked["instruct"]) == ("Ryan", "English", "Calmly.")
     assert fake.loaded[0][1] == {
         "backend": "torch", "device": "cuda:1", "dtype": "bfloat16", "revision": "r", "cache_dir": Path("c"),
-        "offline": True,
+        "offline": True, "profile": "reference", "verify": False,
     }  # fmt: skip
 
 

@@ -244,3 +244,13 @@ def test_compare_tells_right_from_wrong(tts) -> None:
     assert tts.optimization_result() is None
     with pytest.raises(OptionError, match="has no passes"):
         compare(tts, profile())
+
+
+def test_measured_gain_stands_in_later_manifests(tts, tmp_path) -> None:
+    store, plan = EvidenceStore(tmp_path), profile(PlannedPass("scaled"))
+    (row,) = compare(tts, plan, frames=3, repeats=1, store=store)
+    apply_profile(tts, plan, store=store)
+    (entry,) = tts.optimization_manifest("inference")["passes"]
+    gain = entry["metadata"]["evidence"]["gain"]
+    assert gain["figure"].startswith(f"{row.ratio:.2f} times")
+    assert gain["card"] == "cpu"

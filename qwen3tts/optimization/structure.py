@@ -51,11 +51,13 @@ class Structure:
         """Where the model's parts are not what they were, in words."""
         found = []
         for where, part, before in self._parts:
-            now = _contents(part)
-            for name in {**before, **now}:
-                old, new = before.get(name, _ABSENT), now.get(name, _ABSENT)
-                if name != _SCRATCH and _kept(name, old) and not _same(old, new):
+            values = vars(part)
+            for name, entry in before.items():
+                if not _unchanged(entry, values.get(name, _ABSENT)) and name != _SCRATCH and _kept(name, entry):
                     found.append(f"{where}.{name}")
+            if len(values) > len(before) or any(name not in before for name in values):
+                new = [name for name in values if name not in before and name != _SCRATCH]
+                found += [f"{where}.{name}" for name in new if _kept(name, (_ABSENT, None))]
         return found
 
     def put_back(self) -> None:
@@ -66,7 +68,7 @@ class Structure:
                 del values[name]
             for name, (value, items) in before.items():
                 if _kept(name, (value, items)):
-                    if items is not None and not _same((value, items), _entry(value)):
+                    if items is not None and not _unchanged((value, items), value):
                         value.clear()
                         value.update(items)
                     values[name] = value
@@ -85,7 +87,8 @@ class Structure:
 
 
 Entry = tuple[Any, dict[Any, Any] | None]
-_ABSENT: Entry = (object(), None)
+_ABSENT = object()
+_EMPTY: dict[Any, Any] = {}
 _SCRATCH = "_predictor_cache"
 """changes with every other number of rows; put back, for its type belongs to the pass that made it"""
 
@@ -109,7 +112,9 @@ def _contents(part: Any) -> dict[str, Entry]:
 
 def _entry(value: Any) -> Entry:
     """A value, and the items of a dict that belongs to the part."""
-    return value, dict(value) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return value, None
+    return value, dict(value) if value else _EMPTY
 
 
 def _kept(name: str, entry: Entry) -> bool:
@@ -117,13 +122,13 @@ def _kept(name: str, entry: Entry) -> bool:
     return not name.startswith("_") or (type(entry[0]) is not int and name != "_rows")
 
 
-def _same(before: Entry, now: Entry) -> bool:
-    if before[0] is not now[0]:
+def _unchanged(entry: Entry, now: Any) -> bool:
+    old, items = entry
+    if old is not now:
         return False
-    a, b = before[1], now[1]
-    if a is None or b is None:
-        return a is b
-    return list(a) == list(b) and all(a[key] is b[key] for key in a)
+    if items is None or (not items and not now):
+        return True
+    return list(items) == list(now) and all(items[key] is now[key] for key in items)
 
 
 def _mark(tensor: Tensor) -> tuple[Any, ...]:

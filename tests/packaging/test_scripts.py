@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REAL = shlex.quote(sys.executable)
 DEAD = "#!/bin/sh\necho 'not installed' >&2\nexit 127\n"
 WORKING = f'#!/bin/sh\nexec {REAL} "$@"\n'
-OLD = "#!/bin/sh\ncase \"$2\" in *version_info*) exit 1;; esac\nexit 0\n"
+OLD = '#!/bin/sh\ncase "$2" in *version_info*) exit 1;; esac\nexit 0\n'
 # Debian's python3 without python3-venv; the package "arrives" as a file beside it.
 WITHOUT_VENV = f"""#!/bin/sh
 case "$2" in *ensurepip*) [ -e "$(dirname "$0")/installed" ]; exit;; esac

@@ -31,7 +31,7 @@ class EmulationBuildError(RuntimeError):
 
 def kernel_sources() -> list[Path]:
     """Everything in csrc/common: all of it is kernels and their launchers."""
-    return sorted((ROOT / "csrc" / "common").glob("*.cpp"))
+    return sorted((ROOT / "csrc" / "common").rglob("*.cpp"))
 
 
 def host_sources() -> list[Path]:
@@ -60,6 +60,7 @@ def compile_flags(wave: int, sanitize: bool = False) -> list[str]:
         "-Werror",
         "-Wno-unknown-pragmas",
         f"-DEMU_WAVE={wave}",
+        "-DQWEN3TTS_EMULATE_MMA",  # else only the kernels without tensor cores would be tested here
         f"-I{HERE / 'include'}",
         f"-I{ROOT / 'csrc'}",
         *(SANITIZERS if sanitize else ()),
@@ -91,7 +92,7 @@ def build_emulated(
         *extra_flags,
     ]
     kernel_files = kernel_sources() if kernels is None else list(kernels)
-    inner = [(path, f"kernel-{path.stem}.o") for path in kernel_files]
+    inner = [(path, f"kernel-{path.parent.name}-{path.stem}.o") for path in kernel_files]
     outer = [(path, f"{path.parent.name}-{path.stem}.o") for path in [*host_sources(), *runtime_sources()]]
     work = [*outer, *inner]
     work.sort(key=lambda item: -item[0].stat().st_size)  # the longest first

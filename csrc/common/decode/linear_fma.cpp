@@ -19,10 +19,10 @@ template <class T> struct Piece { gpu::Vector part[sizeof(T) * kPiece / sizeof(g
 template <class W> constexpr int kAhead = sizeof(W) == 4 ? 2 : 4;
 
 template <class W> __device__ __forceinline__ Piece<W> load_weights(const W* row, int index, int pieces) {
-  Piece<W> piece{};
-  if (index < pieces)
-    for (int i = 0; i < static_cast<int>(sizeof(W)) / 2; ++i)
-      piece.part[i] = gpu::load_weight(row + static_cast<int64_t>(index) * kPiece + i * 4);
+  Piece<W> piece;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(W)) / 2; ++i)
+    piece.part[i] = gpu::load_weight(row + static_cast<int64_t>(index) * kPiece + i * 4, index < pieces);
   return piece;
 }
 
@@ -35,11 +35,25 @@ template <class T> __device__ __forceinline__ void widen_piece(const Piece<T>& p
   for (int i = 0; i < 4; ++i) gpu::unpack<T>(piece.part[0].word[i], to[2 * i], to[2 * i + 1]);
 }
 
-template <class T> __device__ __forceinline__ void load_wide(const T* from, float (&to)[kPiece]) {
+template <class T> __device__ __forceinline__ Piece<T> load_piece(const T* from) {
   Piece<T> piece;
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(T)) / 2; ++i) piece.part[i] = gpu::load_vector(from + i * 4);
-  widen_piece(piece, to);
+  return piece;
+}
+
+template <class T>
+__device__ __forceinline__ Piece<T> normalize(const Piece<T>& v, const Piece<T>& weight, float scale) {
+  return {{normalized<T>(v.part[0], weight.part[0], scale)}};
+}
+__device__ __forceinline__ Piece<float> normalize(const Piece<float>& v, const Piece<float>& weight, float scale) {
+  Piece<float> out;
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) {
+    const float unit = gpu::mul_rn(gpu::from_bits(v.part[i / 4].word[i % 4]), scale);
+    out.part[i / 4].word[i % 4] = gpu::to_bits(gpu::mul_rn(gpu::from_bits(weight.part[i / 4].word[i % 4]), unit));
+  }
+  return out;
 }
 
 // 1/sqrt(mean(x^2) + eps) of a row, by one group.
@@ -47,20 +61,15 @@ template <class X> __device__ __forceinline__ float scale_of(const LinearArgumen
   float squares = 0.0f;
   for (int first = gpu::group_lane() * kPiece; first < a.k; first += gpu::kGroup * kPiece) {
     float v[kPiece];
-    load_wide(row + first, v);
+    widen_piece(load_piece(row + first), v);
 #pragma unroll
     for (int i = 0; i < kPiece; ++i) squares = fmaf(v[i], v[i], squares);
   }
   return norm_scale(a, gpu::group_sum(squares));
 }
 
-template <class X> __device__ __forceinline__ void normalize(float (&v)[kPiece], const float (&weight)[kPiece], float scale) {
-#pragma unroll
-  for (int i = 0; i < kPiece; ++i) v[i] = rounded<X>(gpu::mul_rn(weight[i], rounded<X>(gpu::mul_rn(v[i], scale))));
-}
-
 template <class X, class W, int ROWS>
-__global__ void __launch_bounds__(kThreads) linear_fma_kernel(LinearArguments a, int outputs) {
+__global__ void __launch_bounds__(kThreads, 1) linear_fma_kernel(LinearArguments a, int outputs) {
   constexpr int ahead = kAhead<W>;
   const bool silu = a.epilogue == Epilogue::silu_mul;
   const int team = static_cast<int>(blockIdx.x) * kGroups + gpu::group();
@@ -105,21 +114,23 @@ __global__ void __launch_bounds__(kThreads) linear_fma_kernel(LinearArguments a,
     for (int i = 0; i < ahead; ++i) {
       const int piece = base + i * gpu::kGroup;
       if (piece < pieces) {
-        float w[kOutputs][kPiece], norm[kPiece];
+        float w[kOutputs][kPiece];
 #pragma unroll
         for (int o = 0; o < kOutputs; ++o) widen_piece(held[i][o], w[o]);
-        if (norm_weight != nullptr) load_wide(norm_weight + piece * kPiece, norm);
+        Piece<X> norm{};
+        if (norm_weight != nullptr) norm = load_piece(norm_weight + piece * kPiece);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
           if (r >= rows) break;
-          float v[kPiece];
-          load_wide(x + r * a.x_stride + piece * kPiece, v);
-          if (norm_weight != nullptr) normalize<X>(v, norm, scale[r]);
+          Piece<X> read = load_piece(x + r * a.x_stride + piece * kPiece);
+          if (norm_weight != nullptr) read = normalize(read, norm, scale[r]);
           if (writes_normed) {
             X* to = static_cast<X*>(a.normed) + static_cast<int64_t>(first_row + r) * a.k + piece * kPiece;
 #pragma unroll
-            for (int j = 0; j < kPiece; ++j) to[j] = gpu::narrow<X>(v[j]);
+            for (int j = 0; j < static_cast<int>(sizeof(X)) / 2; ++j) gpu::store_vector(to + j * 4, read.part[j]);
           }
+          float v[kPiece];
+          widen_piece(read, v);
 #pragma unroll
           for (int o = 0; o < kOutputs; ++o)
 #pragma unroll

@@ -25,17 +25,21 @@ constexpr int kWarps = kThreads / gpu::kGroup;
 constexpr int kUnit = 32;                // elements of k
 constexpr int kStep = kWarps * kUnit;    // elements of k that a block takes at a time
 constexpr int kMaxColumns = 64;          // rows of x in a block
-constexpr int kMaxBlocks = 264;          // more groups than this are shared out among fewer blocks,
-constexpr int kBlocksOfMany = 132;       // about as many as a large card has multiprocessors
+constexpr int kProcessors = 132;         // of a large card: about as many blocks share out many groups
 
-// Steps of weights and of x (a divisor of the former) in registers; TILES: columns of x, in eights.
-template <int HALVES, int TILES> constexpr int kDepth = HALVES == 1   ? (TILES == 8 ? 8 : 12)
-                                                        : HALVES == 2 ? (TILES < 4 ? 8 : 4)
-                                                                      : (TILES < 4 ? 4 : 2);
-template <int HALVES, int TILES> constexpr int kXDepth = TILES == 1 ? kDepth<HALVES, TILES> / (HALVES == 2 ? 2 : 1)
-                                                         : TILES == 2 ? (HALVES == 1 ? 4 : HALVES == 2 ? 2 : 1)
-                                                         : TILES == 4 ? (HALVES == 4 ? 1 : 2)
-                                                                      : 1;
+// Steps of weights in registers; TILES: columns of x, in eights. Products behind a norm have the shorter k.
+template <int HALVES, int TILES, bool NORM>
+constexpr int kDepth = HALVES == 1   ? (TILES == 8 ? 8 : 12)
+                       : HALVES == 2 ? (NORM || TILES >= 4 ? 4 : 8)
+                                     : (TILES == 1 ? 4 : TILES == 2 ? 2 : 1);
+// Steps of x in registers, a divisor of that. One is enough where its tiles keep the tensor cores busy.
+template <int HALVES, int TILES, bool NORM>
+constexpr int kXDepth = TILES == 1   ? (HALVES == 1 ? 12 : 4)
+                        : TILES == 2 ? (HALVES == 1 ? 4 : NORM ? 2 : 1)
+                                     : 1;
+
+// Blocks of a multiprocessor.
+template <int TILES> constexpr int kResident = TILES == 8 ? 1 : 2;
 
 template <class T, int HALVES> struct WeightRows {
   const T* at[HALVES];  // this lane's elements of the first step
@@ -57,10 +61,7 @@ template <class T, int HALVES> struct WeightRows {
 
   __device__ __forceinline__ void load(gpu::Vector (&to)[HALVES], int step, int end) const {
 #pragma unroll
-    for (int h = 0; h < HALVES; ++h) {
-      to[h] = gpu::Vector{{0, 0, 0, 0}};
-      if (step < end) to[h] = gpu::load_weight(at[h] + step * kStep);
-    }
+    for (int h = 0; h < HALVES; ++h) to[h] = gpu::load_weight(at[h] + step * kStep, step < end);
   }
 };
 
@@ -69,12 +70,9 @@ template <class T, int TILES> struct Columns {
   int64_t between;  // eight columns
   int last;         // tile in which this lane's column exists
 
-  __device__ __forceinline__ void load(gpu::Vector (&to)[TILES], int step, int end) const {
-#pragma unroll
-    for (int t = 0; t < TILES; ++t) {
-      to[t] = gpu::Vector{{0, 0, 0, 0}};
-      if (step < end && t <= last) to[t] = gpu::load_vector(first + t * between + step * kStep);
-    }
+  // Zeros where there is no such column or step.
+  __device__ __forceinline__ gpu::Vector load(int tile, int step, int end) const {
+    return gpu::load_in_place(first + tile * between + step * kStep, step < end && tile <= last);
   }
 };
 
@@ -88,19 +86,6 @@ template <class T> __device__ __forceinline__ float add_squares(float sum, const
   return sum;
 }
 
-template <class T> __device__ __forceinline__ gpu::Vector normalized(const gpu::Vector& v, const gpu::Vector& weight, float scale) {
-  gpu::Vector out;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float a, b, wa, wb;
-    gpu::unpack<T>(v.word[i], a, b);
-    gpu::unpack<T>(weight.word[i], wa, wb);
-    gpu::unpack<T>(gpu::pack<T>(gpu::mul_rn(a, scale), gpu::mul_rn(b, scale)), a, b);
-    out.word[i] = gpu::pack<T>(gpu::mul_rn(wa, a), gpu::mul_rn(wb, b));
-  }
-  return out;
-}
-
 // The scale of each of this lane's columns. `ring` has the first DEPTH steps.
 template <class T, int TILES, int DEPTH>
 __device__ __forceinline__ void norm_scales(const LinearArguments& a, const Columns<T, TILES>& columns,
@@ -111,10 +96,11 @@ __device__ __forceinline__ void norm_scales(const LinearArguments& a, const Colu
   for (int d = 0; d < DEPTH; ++d)
 #pragma unroll
     for (int t = 0; t < TILES; ++t) squares[t] = add_squares<T>(squares[t], ring[d][t]);
-#pragma unroll 2
+#pragma unroll 1
   for (int step = DEPTH; step < steps; ++step) {
     gpu::Vector v[TILES];
-    columns.load(v, step, steps);
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) v[t] = columns.load(t, step, steps);
 #pragma unroll
     for (int t = 0; t < TILES; ++t) squares[t] = add_squares<T>(squares[t], v[t]);
   }
@@ -199,8 +185,8 @@ __device__ __forceinline__ void reduce_and_write(const LinearArguments& a, float
 }
 
 template <class T, int HALVES, int TILES, bool NORM>
-__global__ void __launch_bounds__(kThreads, TILES == 8 ? 1 : 2) linear_mma_kernel(LinearArguments a, int groups, int outputs) {
-  constexpr int depth = kDepth<HALVES, TILES>, x_depth = kXDepth<HALVES, TILES>;
+__global__ void __launch_bounds__(kThreads, kResident<TILES>) linear_mma_kernel(LinearArguments a, int groups, int outputs) {
+  constexpr int depth = kDepth<HALVES, TILES, NORM>, x_depth = kXDepth<HALVES, TILES, NORM>;
   static_assert(depth % x_depth == 0, "a slot of x belongs to one slot of the weights");
   const int lane = gpu::group_lane(), warp = gpu::group(), g = lane / 4;
   const int units = a.k / kUnit, steps = (units + kWarps - 1) / kWarps;
@@ -227,7 +213,9 @@ __global__ void __launch_bounds__(kThreads, TILES == 8 ? 1 : 2) linear_mma_kerne
   columns.last = rows - 1 - g < 0 ? -1 : (rows - 1 - g) / 8;
   gpu::Vector x[x_depth][TILES];
 #pragma unroll
-  for (int d = 0; d < x_depth; ++d) columns.load(x[d], d, mine);
+  for (int d = 0; d < x_depth; ++d)
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) x[d][t] = columns.load(t, d, mine);
   float scale[TILES];
   if constexpr (NORM) norm_scales(a, columns, x, mine, scale);
 
@@ -249,6 +237,9 @@ __global__ void __launch_bounds__(kThreads, TILES == 8 ? 1 : 2) linear_mma_kerne
       if (last) weights.seek(a, next < groups ? next : group, outputs);
 #pragma unroll
       for (int d = 0; d < depth; ++d) {
+        // Where the slot's next step of x is: of this group, or of the next one.
+        const bool here = d + x_depth < depth;
+        const int x_step = here ? base + d + x_depth : ahead + d + x_depth - depth, x_end = here ? mine : end;
         if (base + d < steps) {
 #pragma unroll
           for (int t = 0; t < TILES; ++t) {
@@ -260,11 +251,13 @@ __global__ void __launch_bounds__(kThreads, TILES == 8 ? 1 : 2) linear_mma_kerne
                 gpu::store_vector(static_cast<T*>(a.normed) + static_cast<int64_t>(first_row + t * 8 + g) * a.k + at, v);
             }
             multiply<T, HALVES, TILES>(sums, held[d], v, t);
+            x[d % x_depth][t] = columns.load(t, x_step, x_end);
           }
+        } else {
+#pragma unroll
+          for (int t = 0; t < TILES; ++t) x[d % x_depth][t] = columns.load(t, x_step, x_end);
         }
         weights.load(held[d], ahead + d, end);
-        if (d + x_depth < depth) columns.load(x[d % x_depth], base + d + x_depth, mine);
-        else columns.load(x[d % x_depth], ahead + d + x_depth - depth, end);
       }
     }
     reduce_and_write<T, HALVES, TILES>(a, sums, group, outputs, first_row, first_group, old);
@@ -273,8 +266,8 @@ __global__ void __launch_bounds__(kThreads, TILES == 8 ? 1 : 2) linear_mma_kerne
 
 template <class T, int HALVES, int TILES, bool NORM> void launch(const LinearArguments& a, void* stream) {
   const int outputs = outputs_of(a), here = a.epilogue == Epilogue::silu_mul ? HALVES * 4 : HALVES * 8;
-  const int groups = (outputs + here - 1) / here, each = (groups + kBlocksOfMany - 1) / kBlocksOfMany;
-  const int blocks = groups <= kMaxBlocks ? groups : (groups + each - 1) / each;
+  const int groups = (outputs + here - 1) / here, each = (groups + kProcessors - 1) / kProcessors;
+  const int blocks = groups <= kResident<TILES> * kProcessors ? groups : (groups + each - 1) / each;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>((a.rows + kMaxColumns - 1) / kMaxColumns));
   const size_t shared = NORM ? static_cast<size_t>(a.k) * sizeof(T) : 0;
   QW_LAUNCH_DEPENDENT((linear_mma_kernel<T, HALVES, TILES, NORM>), grid, dim3(kThreads), shared, gpu::stream_of(stream), a,
@@ -284,14 +277,14 @@ template <class T, int HALVES, int TILES, bool NORM> void launch(const LinearArg
 template <class T, int HALVES, bool NORM> void launch_rows(const LinearArguments& a, void* stream) {
   if (a.rows <= 8) return launch<T, HALVES, 1, NORM>(a, stream);
   if (a.rows <= 16) return launch<T, HALVES, 2, NORM>(a, stream);
-  if (a.rows <= 32) return launch<T, HALVES, 4, NORM>(a, stream);
+  // Four halves and four tiles would need too many registers for two blocks.
+  if (a.rows <= 32) return launch<T, HALVES == 4 ? 2 : HALVES, 4, NORM>(a, stream);
   launch<T, HALVES, 8, NORM>(a, stream);
 }
 
-// As many rows of weights to a block as leave about 128 to 192 blocks. No sum depends on it.
+// As many rows of weights to a block as leave about 128 to 192 groups. No sum depends on it.
 template <class T> void launch_for(const LinearArguments& a, void* stream) {
-  int rows = 0;
-  for (int part = 0; part < a.parts; ++part) rows += a.n[part];
+  const int rows = outputs_of(a) * (a.epilogue == Epilogue::silu_mul ? 2 : 1);
   if (a.norm_weight != nullptr) return rows <= 3072 ? launch_rows<T, 2, true>(a, stream) : launch_rows<T, 4, true>(a, stream);
   if (rows <= 1024 && a.epilogue != Epilogue::silu_mul) return launch_rows<T, 1, false>(a, stream);
   launch_rows<T, 2, false>(a, stream);

@@ -37,6 +37,19 @@ __device__ __forceinline__ float norm_scale(const LinearArguments& a, float squa
   return gpu::div_rn(1.0f, sqrtf(gpu::add_rn(mean, a.eps)));
 }
 
+// Eight elements of the normed x, for bf16 and fp16.
+template <class T>
+__device__ __forceinline__ gpu::Vector normalized(const gpu::Vector& v, const gpu::Vector& weight, float scale) {
+  gpu::Vector out;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float first, second;
+    gpu::unpack<T>(v.word[i], first, second);
+    out.word[i] = gpu::multiply_pairs<T>(gpu::pack<T>(gpu::mul_rn(first, scale), gpu::mul_rn(second, scale)), weight.word[i]);
+  }
+  return out;
+}
+
 template <class T> __device__ __forceinline__ float rounded(float v) { return gpu::widen(gpu::narrow<T>(v)); }
 
 template <class W> __device__ __forceinline__ float biased(const LinearArguments& a, int n, float sum) {

@@ -21,16 +21,37 @@ namespace gpu {
 // 16 bytes: 4 elements of fp32 or 8 of the others.
 struct alignas(16) Vector { uint32_t word[4]; };
 
-// A weight: read once, so it need not stay in the first-level cache. The load stands where it is written, before a
-// wait_for_previous() for instance: an ordinary read-only load would be moved down to its use.
-__device__ __forceinline__ Vector load_weight(const void* from) {
-  Vector v;
+// A weight, or zeros if it is not `wanted`. It is read once, so it need not stay in the first-level cache. The load stands
+// where it is written, before a wait_for_previous() for instance: an ordinary read-only load would be moved down to its
+// use. No branch, in whose end the registers would have to be waited for.
+__device__ __forceinline__ Vector load_weight(const void* from, bool wanted = true) {
+  Vector v{{0, 0, 0, 0}};
 #ifdef QWEN3TTS_CUDA
-  asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
-               : "l"(from));
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %5, 0;\n"
+      "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+      "@wanted ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=&r"(v.word[0]), "=&r"(v.word[1]), "=&r"(v.word[2]), "=&r"(v.word[3])
+      : "l"(from), "r"(static_cast<int>(wanted)));
 #else
-  v = *static_cast<const Vector*>(from);
+  if (wanted) v = *static_cast<const Vector*>(from);
+#endif
+  return v;
+}
+
+// An ordinary load, or zeros, that the compiler leaves where it is written, between products for instance: it would
+// gather many of them far ahead, at the price of their registers. Nothing that this thread wrote may be read so.
+__device__ __forceinline__ Vector load_in_place(const void* from, bool wanted = true) {
+  Vector v{{0, 0, 0, 0}};
+#ifdef QWEN3TTS_CUDA
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %5, 0;\n"
+      "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+      "@wanted ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=&r"(v.word[0]), "=&r"(v.word[1]), "=&r"(v.word[2]), "=&r"(v.word[3])
+      : "l"(from), "r"(static_cast<int>(wanted)));
+#else
+  if (wanted) v = *static_cast<const Vector*>(from);
 #endif
   return v;
 }
@@ -70,6 +91,26 @@ template <> __device__ __forceinline__ uint32_t pack<fp16>(float first, float se
   uint32_t word;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
   return word;
+}
+#endif
+
+// Both products, each rounded once.
+template <class T> __device__ __forceinline__ uint32_t multiply_pairs(uint32_t v, uint32_t w) {
+  float v0, v1, w0, w1;
+  unpack<T>(v, v0, v1);
+  unpack<T>(w, w0, w1);
+  return pack<T>(mul_rn(v0, w0), mul_rn(v1, w1));  // exact in fp32 but for the last step
+}
+#ifdef QWEN3TTS_CUDA
+template <> __device__ __forceinline__ uint32_t multiply_pairs<bf16>(uint32_t v, uint32_t w) {
+  uint32_t product;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(v), "r"(w), "r"(0x80008000u));  // + -0: changes no sign
+  return product;
+}
+template <> __device__ __forceinline__ uint32_t multiply_pairs<fp16>(uint32_t v, uint32_t w) {
+  uint32_t product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(v), "r"(w));
+  return product;
 }
 #endif
 

@@ -4,6 +4,7 @@ namespace qwen3tts {
 
 void bind_all(pybind11::module_& m) {
   bind_device(m);
+  bind_attention(m);
   bind_blas(m);
   bind_frame(m);
   bind_graph(m);

@@ -13,12 +13,12 @@
 // std::runtime_error if a launch fails. Every row's position must be within the tables and its slot's pages.
 //
 // Order of sums. A vector of 16 bytes is a lane's share of a head, so head_dim * sizeof(T) / 16 lanes (a team) take a
-// position, and a group of 32 lanes several at a time. Positions 0..p are cut into kAttentionRuns runs of attention_run(p)
-// positions. One group takes a run: each of its teams every so-many'th position, with a maximum, a sum and a weighted
-// sum of its own in fp32 that are brought together in a fixed tree; the newest position comes last. Runs are added in
-// order, relative to the largest maximum. Nothing of this depends on anything but p, head_dim, the dtype and the heads
-// per kv head, so a row has the same bits alone and among others, in any slot and on any pages, and a prompt has those of
-// one position at a time.
+// position, and a group of 32 lanes several at a time. Positions 0..p are cut into kAttentionRuns runs of
+// ceil((p + 1) / kAttentionRuns) positions, rounded up to 8 (the last ones may be short or empty). One group takes a run:
+// each of its teams every so-many'th position, with a maximum, a sum and a weighted sum of its own in fp32 that are
+// brought together in a fixed tree; the newest position comes last. Runs are added in order, relative to the largest
+// maximum. Nothing of this depends on anything but p, head_dim, the dtype and the heads per kv head, so a row has the same
+// bits alone and among others, in any slot and on any pages, and a prompt has those of one position at a time.
 //
 // Bytes that must move per row: keys and values of p + 1 positions of one layer.
 #pragma once
@@ -31,11 +31,6 @@ namespace qwen3tts {
 
 constexpr std::int32_t kAttentionRuns = 16;
 constexpr std::int32_t kPredictorPositions = 16;
-
-// Positions in each of the runs that 0..p are cut into (the last ones may be short or empty).
-constexpr std::int32_t attention_run(std::int32_t p) {
-  return ((p + kAttentionRuns) / kAttentionRuns + 7) / 8 * 8;
-}
 
 // Keys and values of one layer: T [pages, kv_heads, page, head_dim] each.
 struct KvPages {

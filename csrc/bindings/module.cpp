@@ -6,6 +6,7 @@ void bind_all(pybind11::module_& m) {
   bind_device(m);
   bind_attention(m);
   bind_blas(m);
+  bind_decode(m);
   bind_frame(m);
   bind_graph(m);
   bind_linear(m);

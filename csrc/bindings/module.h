@@ -13,6 +13,7 @@ inline void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(ad
 void bind_device(pybind11::module_& m);
 void bind_attention(pybind11::module_& m);
 void bind_blas(pybind11::module_& m);
+void bind_decode(pybind11::module_& m);
 void bind_frame(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
 void bind_linear(pybind11::module_& m);

@@ -179,7 +179,9 @@ def test_sampler_in_slots_gathers_and_leaves_idle_rows_alone(native, rng):
     vocab, rows, slots, width = 600, 6, 8, 24
     logits = normal(rng, native, torch.float32, rows, vocab)
     table = normal(rng, native, torch.bfloat16, vocab, width)
-    params = [SamplerRow(SamplingParams(True, 0.9, 50, 0.95), int(rng.integers(2**62)), 1, 1.3, 0) for _ in range(slots)]
+    params = [
+        SamplerRow(SamplingParams(True, 0.9, 50, 0.95), int(rng.integers(2**62)), 1, 1.3, 0) for _ in range(slots)
+    ]
     where = [7, -1, 0, 3, -1, 1]
     to = torch.tensor(where, dtype=torch.int32, device=native.device)
     frames = draw(rng, native, 0, 100, slots)
@@ -286,7 +288,9 @@ class Kernels:
         s, device, stream = self.state, self.native.device, self.native.stream()
         s.talker[slot], s.predictor[slot] = pack_rows([talker, predictor], device)
         s.max_frames[slot] = max_frames
-        to, count, last = (torch.tensor([v], dtype=torch.int32, device=device) for v in (slot, len(prompt), len(prompt) - 1))
+        to, count, last = (
+            torch.tensor([v], dtype=torch.int32, device=device) for v in (slot, len(prompt), len(prompt) - 1)
+        )
         s.call("frame_admit", rows=1, slots=to, counts=count, last=last, packed=prompt, x=self.talker_x)
         self.head(0, self.talker_x, 1, stream)
         self.pick(0, 1, to, 0, stream)

@@ -16,7 +16,8 @@
 
 namespace qwen3tts {
 
-constexpr std::int32_t kPrefillColumns = 64;  // packed positions that go through the layers together
+constexpr std::int32_t kPrefillColumns = 64;   // packed positions that go through the layers together
+constexpr std::int32_t kDecoderMaxSlots = 64;  // the code predictor's first pass has two columns a slot, a product 128
 
 struct StackGeometry {
   std::int32_t hidden, layers, heads, kv_heads, head_dim, intermediate;
@@ -34,13 +35,21 @@ struct Head {
   DType dtype;         // the stack's, or f32
 };
 
+// Keys and values of a stack: T [layers][2][pages][kv_heads][page][head_dim]. The talker's pages go by a table, the code
+// predictor has one page of kPredictorPositions a slot.
+struct KvPool {
+  void* base;
+  const std::int32_t* table;  // [slots, table_stride]: page numbers; nullptr: slot s has page s
+  std::int32_t table_stride, page, pages;
+};
+
 struct Stack {
   StackGeometry geometry;
   std::vector<LayerWeights> layers;
   const void* norm;              // final
   const void *cos, *sin;         // T [positions, head_dim], as RotaryTable holds them
   std::int32_t positions;
-  KvPages pages;
+  KvPool pool;
 };
 
 struct DecoderDescription {
@@ -57,7 +66,7 @@ struct DecoderDescription {
   const std::uint8_t* suppressed;         // [vocab]
   std::int32_t* ring;                     // [ring_frames, slots, groups]: frame i of a call is entry i
   std::int32_t ring_frames;
-  void* workspace;                        // Decoder::workspace_bytes, aligned to 256
+  void* workspace;                        // Decoder::workspace_bytes, aligned to 256, zeroed once
   std::int64_t workspace_size;
 };
 
@@ -106,12 +115,24 @@ class Decoder {
   };
   static Scratch carve(const DecoderDescription& description, char* base, std::int64_t* bytes);
 
+  // The columns of a pass through a stack, and whose they are.
+  struct Columns {
+    std::int32_t count, rows;       // count = 2 rows in the code predictor's first pass
+    const std::int32_t* slots;      // [count]
+    const std::int32_t* positions;  // [count]; not for the code predictor
+    std::int32_t pass;              // of the code predictor, or one of the next two
+  };
+  static constexpr std::int32_t kTalkerStep = -1, kPrompt = -2;
+
   void frame(std::int32_t rows, std::int32_t index, void* stream);
   void predictor_pass(std::int32_t pass, std::int32_t rows, void* stream);
-  void layer(const Stack& stack, std::int32_t index, void* x, std::int32_t columns, const std::int32_t* slots,
-             const std::int32_t* positions, std::int32_t step, void* stream);
+  void layer(const Stack& stack, std::int32_t index, void* x, const Columns& columns, void* stream);
+  void attend(const Stack& stack, std::int32_t index, const Columns& columns, void* stream);
   void head(const Stack& stack, const Head& head, const void* x, std::int32_t rows, void* normed, void* stream);
+  SamplerArguments sampler(std::int32_t codebook, std::int32_t rows, const std::int32_t* slots) const;
   void pick_code_0(std::int32_t rows, const std::int32_t* slots, std::int32_t frame_offset, void* stream);
+  void end(std::int32_t rows, const std::int32_t* slots, std::int32_t step, void* stream);
+  void check_frames(std::int32_t rows, std::int32_t count) const;
 
   DecoderDescription d_;
   Scratch s_;

@@ -142,12 +142,14 @@ int64_t check(const char* what, const FrameState& s, int32_t rows, int32_t width
   return bytes;
 }
 
+// Not a dependent launch, although a chain of them goes on from here: everything queued before has ended when it starts,
+// so the talker's attention may read positions, page tables and older keys ahead of its own wait.
 template <class T> void launch_sum(const FrameSumArguments& a, void* stream) {
   const int per_block = kThreads * kPiece;
-  QW_LAUNCH_DEPENDENT((sum_kernel<T>),
-                      dim3(static_cast<unsigned>(a.rows),
-                           static_cast<unsigned>((a.state.hidden_size + per_block - 1) / per_block)),
-                      dim3(kThreads), 0, gpu::stream_of(stream), a);
+  QW_LAUNCH((sum_kernel<T>),
+            dim3(static_cast<unsigned>(a.rows),
+                 static_cast<unsigned>((a.state.hidden_size + per_block - 1) / per_block)),
+            dim3(kThreads), 0, gpu::stream_of(stream), a);
 }
 
 }  // namespace

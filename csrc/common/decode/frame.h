@@ -12,8 +12,10 @@
 //
 // Bytes that must move per row: begin 4 rows of the predictor's width, sum groups + 2 rows of the talker's, end 2.
 //
-// Shape: a block per row (sum: per row and 1024 elements), copies of 16 bytes; a thread of `sum` owns 4 elements and has
-// all its loads on their way at once. Latency is all there is: a few microseconds, launched dependently.
+// Shape: a block per row (sum: per row and 1024 elements); copies of 16 bytes; a thread of `sum` owns 4 elements and has
+// all its loads on their way at once. Latency is all there is. Dependent launches (common/launch.h) but for `sum`, before
+// which all earlier work of the stream has ended: the talker's attention relies on that (`settled` in attention.h).
+// Registers on sm_90: begin, end, admit 32, sum 76 (bf16), 108 (fp32), 113 (fp16); no spills.
 #pragma once
 
 #include "common/sampler.h"

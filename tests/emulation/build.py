@@ -134,22 +134,6 @@ def set_lane_order(path: Path | str, seed: int) -> None:
     library.emulation_set_lane_order(seed)
 
 
-def arrive_at_wait(path: Path | str, pairs: Sequence[tuple[int, int, int]]) -> None:
-    """(to, from, bytes): memory that the module at ``path`` fills when a dependent launch waits for the kernel ahead."""
-    library = ctypes.CDLL(str(path))
-    library.emulation_arrive_at_wait.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-    library.emulation_arrive_at_wait.restype = None
-    for to, source, size in pairs:
-        library.emulation_arrive_at_wait(to, source, size)
-
-
-def pending_arrivals(path: Path | str) -> int:
-    """How many of these the module still holds: 0 after a kernel that waited."""
-    library = ctypes.CDLL(str(path))
-    library.emulation_pending_arrivals.restype = ctypes.c_size_t
-    return int(library.emulation_pending_arrivals())
-
-
 def sanitizer_environment() -> dict[str, str]:
     """Variables under which a child process can load sanitized modules."""
     found = _run([_compiler(), "-print-file-name=libasan.so"]).strip()

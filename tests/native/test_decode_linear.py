@@ -33,7 +33,21 @@ def generator(seed):
 class Product:
     """Random inputs of one product; `run` for any of its rows."""
 
-    def __init__(self, native, generator, rows, k, parts, epilogue, dtype, *, norm=True, bias=False, weight_dtype=None, output=None):
+    def __init__(
+        self,
+        native,
+        generator,
+        rows,
+        k,
+        parts,
+        epilogue,
+        dtype,
+        *,
+        norm=True,
+        bias=False,
+        weight_dtype=None,
+        output=None,
+    ):
         self.native, self.epilogue, self.output = native, epilogue, output
         weight_dtype = weight_dtype or dtype
         self.x = draw(generator, (rows, k), dtype).to(native.device)
@@ -168,7 +182,10 @@ def test_a_row_is_the_same_alone_and_among_others(native, generator, dtype, weig
 def test_the_number_of_outputs_does_not_change_a_sum(native, generator, dtype):
     """Blocks of 8, 16 and 32 rows of weights, and several groups to a block, add up alike."""
     k, rows, outputs = 32, 2, 8500
-    x, weight = draw(generator, (rows, k), dtype).to(native.device), draw(generator, (outputs, k), dtype).to(native.device)
+    x, weight = (
+        draw(generator, (rows, k), dtype).to(native.device),
+        draw(generator, (outputs, k), dtype).to(native.device),
+    )
     plain = linear(native, x, [weight])
     normed = linear(native, x, [weight], norm=Norm(torch.ones(k, dtype=dtype, device=native.device), EPS))
     for n in (9, 1030, 3100):

@@ -10,7 +10,8 @@
 //
 // A block has `halves` times 8 rows of weights, and takes up further such groups where there are many. The registers are
 // a ring of weights, `kDepth` steps of them: what was used is loaded anew for the steps, or the group, to come. With at
-// most 128 registers two blocks fit on a multiprocessor, and a kernel's first weights arrive while the one ahead runs.
+// most 128 registers two blocks fit on a multiprocessor, and a kernel's first weights arrive while the one ahead runs;
+// from 33 rows on it is one, with up to 255. None spills. Shared memory: 3 to 43 KB, and k elements with a norm.
 #include "common/decode/linear_parts.h"
 #include "common/launch.h"
 #include "common/reduce.h"
@@ -29,7 +30,7 @@ constexpr int kProcessors = 132;         // of a large card: about as many block
 
 // Steps of weights in registers; TILES: columns of x, in eights. Products behind a norm have the shorter k.
 template <int HALVES, int TILES, bool NORM>
-constexpr int kDepth = HALVES == 1   ? (TILES == 8 ? 8 : 12)
+constexpr int kDepth = HALVES == 1   ? (TILES == 8 ? 4 : 12)
                        : HALVES == 2 ? (NORM || TILES >= 4 ? 4 : 8)
                                      : (TILES == 1 ? 4 : TILES == 2 ? 2 : 1);
 // Steps of x in registers, a divisor of that. One is enough where its tiles keep the tensor cores busy.
@@ -193,15 +194,16 @@ __global__ void __launch_bounds__(kThreads, kResident<TILES>) linear_mma_kernel(
   const int mine = (units - warp + kWarps - 1) / kWarps;  // steps in which this warp has a unit
   int group = static_cast<int>(blockIdx.x);
 
+  // Asked for first, so that it does not wait for the others: the weights of the norm.
+  const int thread = static_cast<int>(threadIdx.x), norm_pieces = a.k / 8;
+  const T* norm_from = static_cast<const T*>(a.norm_weight);
+  gpu::Vector norm_piece{};
+  if constexpr (NORM) norm_piece = gpu::load_weight(norm_from + thread * 8, thread < norm_pieces);
   WeightRows<T, HALVES> weights;
   weights.seek(a, group, outputs);
   gpu::Vector held[depth][HALVES];
 #pragma unroll
   for (int d = 0; d < depth; ++d) weights.load(held[d], d, mine);
-  QW_DYNAMIC_SHARED(gpu::Vector, norm_weight);
-  if constexpr (NORM)
-    for (int i = static_cast<int>(threadIdx.x); i < a.k / 8; i += kThreads)
-      norm_weight[i] = gpu::load_weight(static_cast<const T*>(a.norm_weight) + i * 8);
 
   gpu::launch_dependents();
   gpu::wait_for_previous();
@@ -216,15 +218,21 @@ __global__ void __launch_bounds__(kThreads, kResident<TILES>) linear_mma_kernel(
   for (int d = 0; d < x_depth; ++d)
 #pragma unroll
     for (int t = 0; t < TILES; ++t) x[d][t] = columns.load(t, d, mine);
+  QW_DYNAMIC_SHARED(gpu::Vector, norm_weight);
   float scale[TILES];
-  if constexpr (NORM) norm_scales(a, columns, x, mine, scale);
+  if constexpr (NORM) {
+    if (thread < norm_pieces) norm_weight[thread] = norm_piece;
+#pragma unroll 1
+    for (int i = thread + kThreads; i < norm_pieces; i += kThreads) norm_weight[i] = gpu::load_weight(norm_from + i * 8);
+    norm_scales(a, columns, x, mine, scale);
+  }
 
 #pragma unroll 1
   for (; group < groups; group += static_cast<int>(gridDim.x)) {
     const bool first_group = group == static_cast<int>(blockIdx.x);
     float old = 0.0f;  // asked for early: it is needed at once when the sums are there
     if (a.epilogue == Epilogue::residual) {
-      const int row = static_cast<int>(threadIdx.x) / (HALVES * 8), n = group * HALVES * 8 + static_cast<int>(threadIdx.x) % (HALVES * 8);
+      const int row = thread / (HALVES * 8), n = group * HALVES * 8 + thread % (HALVES * 8);
       if (row < rows && row < TILES * 8 && n < outputs)
         old = gpu::widen(static_cast<const T*>(a.y)[(first_row + row) * a.y_stride + n]);
     }

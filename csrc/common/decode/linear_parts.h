@@ -45,7 +45,8 @@ __device__ __forceinline__ gpu::Vector normalized(const gpu::Vector& v, const gp
   for (int i = 0; i < 4; ++i) {
     float first, second;
     gpu::unpack<T>(v.word[i], first, second);
-    out.word[i] = gpu::multiply_pairs<T>(gpu::pack<T>(gpu::mul_rn(first, scale), gpu::mul_rn(second, scale)), weight.word[i]);
+    const uint32_t unit = gpu::pack<T>(gpu::mul_rn(first, scale), gpu::mul_rn(second, scale));
+    out.word[i] = gpu::multiply_pairs<T>(unit, weight.word[i]);
   }
   return out;
 }
@@ -77,8 +78,9 @@ __device__ __forceinline__ void finish(const LinearArguments& a, int row, int n,
 // For any dtypes, and the only kind without tensor cores.
 void linear_fma(const LinearArguments& arguments, void* stream);
 
-// x and weights of one 16-bit dtype, k a multiple of 32, and at most kMaxNormMma of it with a norm.
-constexpr int kMaxNormMma = 6144;
+// x and weights of one 16-bit dtype, k a multiple of 32, and at most kMaxNormMma of it with a norm, whose weights then
+// have room in the 48 KB of shared memory that a launch gets without asking.
+constexpr int kMaxNormMma = 2048;
 void linear_mma(const LinearArguments& arguments, void* stream);
 
 }  // namespace qwen3tts

@@ -71,8 +71,8 @@ def linear(
 ) -> Tensor:
     """x [rows, k], up to 128 rows, and one to three weights [n, k] -> y [rows, all n]; "silu_mul": [rows, n].
 
-    x may be strided; the weights have x's dtype or are fp32. out: where to write y; needed for "residual", which adds to
-    it, and must not overlap x. output: dtype of y, x's or fp32. normed: [rows, k], where the normed x is to be written.
+    x may be strided; the weights have its dtype or are fp32. out: where to write y, which must not overlap x; needed for
+    "residual", which adds to it. output: dtype of y, x's or fp32. normed: [rows, k], where the normed x is written.
     Raises KernelArgumentError."""
     check("x", x, native=native, dtype=FLOATS, shape=(None, None), contiguous=False)
     rows, k = x.shape
@@ -151,7 +151,7 @@ _PRODUCTS = (
 
 
 def selftest_cases() -> list[Case]:
-    """The products of the released models at 1 to 64 rows in bf16, one of each kind in the other dtypes, a small one."""
+    """The products of the released models at 1 to 64 rows in bf16, one of each kind in other dtypes, small ones."""
     small = _Product("small", (48, 24), 96, True, "store")
     cases = [_case(product, rows, torch.bfloat16) for product in _PRODUCTS for rows in (1, 8, 32, 64)]
     cases += [_case(product, 1, dtype) for product in _PRODUCTS[:5] for dtype in (torch.float16, torch.float32)]
@@ -180,11 +180,7 @@ def _case(product: _Product, rows: int, dtype: torch.dtype, small: bool = False)
         return Call(
             run,
             lambda: written,
-            lambda: (
-                linear_reference(
-                    x, weights, norm=norm, epilogue=product.epilogue, y=before, output=output
-                ),
-            ),
+            lambda: (linear_reference(x, weights, norm=norm, epilogue=product.epilogue, y=before, output=output),),
             moved,
         )
 

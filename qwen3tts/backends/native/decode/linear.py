@@ -71,8 +71,9 @@ def linear(
 ) -> Tensor:
     """x [rows, k], up to 128 rows, and one to three weights [n, k] -> y [rows, all n]; "silu_mul": [rows, n].
 
-    x may be strided; the weights have its dtype or are fp32. out: where to write y; it must not overlap x and is
-    needed for "residual", which adds to it. output: dtype of y, x's or fp32. normed: [rows, k], where the normed x is written.
+    x may be strided; the weights have its dtype or are fp32. output: dtype of y, x's or fp32.
+    out: where to write y; it must not overlap x and is needed for "residual", which adds to it.
+    normed: [rows, k], where the normed x is written.
     Raises KernelArgumentError."""
     check("x", x, native=native, dtype=FLOATS, shape=(None, None), contiguous=False)
     rows, k = x.shape

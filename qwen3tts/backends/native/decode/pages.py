@@ -1,5 +1,5 @@
-"""Who owns which page of the keys' and values' pool. A row gets the pages of its whole life when it is admitted, so that
-none can run out of memory half way."""
+"""Who owns which page of the keys' and values' pool. A row gets the pages of its whole life when it is admitted, so
+that none can run out of memory half way."""
 
 from collections.abc import Hashable
 
@@ -36,7 +36,7 @@ class PageAllocator:
         return self._owned.get(owner, ())
 
     def reserve(self, owner: Hashable, positions: int) -> tuple[int, ...]:
-        """Pages for all positions of a new owner. Raises CapacityError, taking none, if there are not enough of them."""
+        """Pages for all positions of a new owner. Raises CapacityError, taking none, if there are not enough."""
         if owner in self._owned:
             raise ValueError(f"{owner!r} has pages already")
         count = self.pages_for(positions)

@@ -13,8 +13,7 @@ namespace {
 template <class T, int D> __global__ void __launch_bounds__(gpu::kGroup) store_kernel(AttentionArguments a, int shift) {
   gpu::launch_dependents();
   const Team<T, D> team(a.head_dim);
-  float weight[kShare<T>];
-  load_wide(static_cast<const T*>(a.k_norm) + team.first, weight);
+  const gpu::Vector weight = load_share<T>(a.k_norm, team.first);
   gpu::wait_for_previous();
 
   const int kv_head = static_cast<int>(blockIdx.x);
@@ -23,14 +22,14 @@ template <class T, int D> __global__ void __launch_bounds__(gpu::kGroup) store_k
   if (slot < 0) return;
   const int position = a.position[row];
   const T* key_in = static_cast<const T*>(a.qkv) + (row * (a.heads + 2 * a.kv_heads) + a.heads + kv_head) * team.size;
-  float key[kShare<T>];
-  load_wide(key_in + team.first, key);
+  float key[1][kShare<T>];
+  load_wide(key_in + team.first, key[0]);
   const gpu::Vector value = gpu::load_vector(key_in + a.kv_heads * team.size + team.first);
-  const Angles<T> angles(a.cos, a.sin, static_cast<int64_t>(position) * team.size + team.first);
-  norm_and_rotate<T, D>(key, weight, a.eps, angles, team);
+  const Angles angles = load_angles<T>(a.cos, a.sin, static_cast<int64_t>(position) * team.size + team.first);
+  norm_and_rotate<T, D, 1>(key, weight, weight, a.eps, angles, team);
   if (team.mine != 0) return;
   const int64_t at = page_map(a, slot, shift, kv_head).at(position) + team.first;
-  gpu::store_vector(static_cast<T*>(a.pages.keys) + at, narrow_vector(key, T{}));
+  gpu::store_vector(static_cast<T*>(a.pages.keys) + at, narrow_vector(key[0], T{}));
   gpu::store_vector(static_cast<T*>(a.pages.values) + at, value);
 }
 

@@ -64,7 +64,8 @@ struct AttentionArguments {
 void store_kv(const AttentionArguments& arguments, void* stream);
 
 // stored = false: stores the row's key and value too; each slot at most once among the rows.
-// stored = true: they lie in the pages already, with those of all other rows (a prompt's positions side by side).
+// stored = true: they lie in the pages already, with those of all other rows (a prompt's positions side by side). Not
+// with settled.
 void talker_attention(const AttentionArguments& arguments, bool stored, void* stream);
 
 // For launches of up to `rows` rows with the same `blocks`.

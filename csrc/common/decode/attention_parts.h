@@ -31,11 +31,12 @@ template <class T, int D> struct Team {
         mine(gpu::group_lane() / lanes),
         first(gpu::group_lane() % lanes * kShare<T>) {}
 
-  // The sum over the team, in each lane of it. All lanes of the wave must call this together; so everywhere below.
-  __device__ __forceinline__ float sum(float v) const {
+  // Sums over the team, in each lane of it. All lanes of the wave must call this together; so everywhere below.
+  template <int N> __device__ __forceinline__ void sum(float (&v)[N]) const {
 #pragma unroll
-    for (int mask = lanes / 2; mask > 0; mask /= 2) v = gpu::add_rn(v, gpu::shfl_xor(v, mask));
-    return v;
+    for (int mask = lanes / 2; mask > 0; mask /= 2)
+#pragma unroll
+      for (int n = 0; n < N; ++n) v[n] = gpu::add_rn(v[n], gpu::shfl_xor(v[n], mask));
   }
 };
 
@@ -66,57 +67,71 @@ template <class T> __device__ __forceinline__ gpu::Vector narrow_vector(const fl
 
 template <class T> __device__ __forceinline__ float rounded_to(float v) { return gpu::widen(gpu::narrow<T>(v)); }
 
-// A lane's share of cos and sin at one position.
-template <class T> struct Angles {
-  float cos[kShare<T>], sin[kShare<T>];
-
-  __device__ __forceinline__ Angles(const void* cosines, const void* sines, int64_t at) {
-    load_wide(static_cast<const T*>(cosines) + at, cos);
-    load_wide(static_cast<const T*>(sines) + at, sin);
-  }
+// A lane's share of cos and sin at one position, and of a norm's weight: packed until they are used.
+struct Angles {
+  gpu::Vector cos, sin;
 };
-
-// v = rotated(norm(v)) for a head that a team holds: RMSNorm, then x * cos + halves exchanged * signed sin, each step
-// rounded to T.
-template <class T, int D>
-__device__ __forceinline__ void norm_and_rotate(float (&v)[kShare<T>], const float (&weight)[kShare<T>], float eps,
-                                                const Angles<T>& angles, const Team<T, D>& team) {
-  constexpr int share = kShare<T>;
-  float squares = 0.0f;
-#pragma unroll
-  for (int i = 0; i < share; ++i) squares = fmaf(v[i], v[i], squares);
-  const float mean = gpu::div_rn(team.sum(squares), static_cast<float>(team.size));
-  const float scale = gpu::div_rn(1.0f, sqrtf(gpu::add_rn(mean, eps)));
-#pragma unroll
-  for (int i = 0; i < share; ++i)
-    v[i] = rounded_to<T>(gpu::mul_rn(weight[i], rounded_to<T>(gpu::mul_rn(v[i], scale))));
-  float other[share];
-#pragma unroll
-  for (int i = 0; i < share; ++i)
-    other[i] = team.lanes > 1 ? gpu::shfl_xor(v[i], team.lanes / 2) : v[(i + share / 2) % share];
-#pragma unroll
-  for (int i = 0; i < share; ++i)
-    v[i] = rounded_to<T>(gpu::add_rn(rounded_to<T>(gpu::mul_rn(v[i], angles.cos[i])),
-                                     rounded_to<T>(gpu::mul_rn(other[i], angles.sin[i]))));
+template <class T> __device__ __forceinline__ Angles load_angles(const void* cos, const void* sin, int64_t at) {
+  return {gpu::load_vector(static_cast<const T*>(cos) + at), gpu::load_vector(static_cast<const T*>(sin) + at)};
+}
+template <class T> __device__ __forceinline__ gpu::Vector load_share(const void* weight, int first) {
+  return gpu::load_vector(static_cast<const T*>(weight) + first);
 }
 
-// The H query heads of a kv head, ready for base-2 exponentials: times log2(e) / sqrt(head_dim).
-template <class T, int D, int H> struct Queries {
-  float at[H][kShare<T>];
-
-  __device__ __forceinline__ void load(const T* heads, const Team<T, D>& team) {
+// v = rotated(norm(v)) for heads that a team holds, side by side: RMSNorm, then x * cos + halves exchanged * signed sin,
+// each step rounded to T. The last head has a weight of its own.
+template <class T, int D, int N>
+__device__ __forceinline__ void norm_and_rotate(float (&v)[N][kShare<T>], const gpu::Vector& weight,
+                                                const gpu::Vector& last_weight, float eps, const Angles& angles,
+                                                const Team<T, D>& team) {
+  constexpr int share = kShare<T>;
+  float squares[N] = {};
 #pragma unroll
-    for (int h = 0; h < H; ++h) load_wide(heads + h * team.size + team.first, at[h]);
+  for (int n = 0; n < N; ++n)
+#pragma unroll
+    for (int i = 0; i < share; ++i) squares[n] = fmaf(v[n][i], v[n][i], squares[n]);
+  team.sum(squares);
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float mean = gpu::div_rn(squares[n], static_cast<float>(team.size));
+    const float scale = gpu::div_rn(1.0f, sqrtf(gpu::add_rn(mean, eps)));
+    float w[share], other[share], cos[share], sin[share];
+    widen_vector(n < N - 1 ? weight : last_weight, w, T{});
+#pragma unroll
+    for (int i = 0; i < share; ++i)
+      v[n][i] = rounded_to<T>(gpu::mul_rn(w[i], rounded_to<T>(gpu::mul_rn(v[n][i], scale))));
+#pragma unroll
+    for (int i = 0; i < share; ++i)
+      other[i] = team.lanes > 1 ? gpu::shfl_xor(v[n][i], team.lanes / 2) : v[n][(i + share / 2) % share];
+    widen_vector(angles.cos, cos, T{});
+    widen_vector(angles.sin, sin, T{});
+#pragma unroll
+    for (int i = 0; i < share; ++i)
+      v[n][i] = rounded_to<T>(gpu::add_rn(rounded_to<T>(gpu::mul_rn(v[n][i], cos[i])),
+                                          rounded_to<T>(gpu::mul_rn(other[i], sin[i]))));
   }
-  __device__ __forceinline__ void prepare(const float (&weight)[kShare<T>], float eps, const Angles<T>& angles,
-                                          const Team<T, D>& team) {
+}
+
+// The H query heads of a kv head, and its key at the end.
+template <class T, int D, int H> struct Heads {
+  float at[H + 1][kShare<T>];
+
+  __device__ __forceinline__ void load(const T* queries, const T* key, const Team<T, D>& team) {
+#pragma unroll
+    for (int h = 0; h < H; ++h) load_wide(queries + h * team.size + team.first, at[h]);
+    load_wide(key + team.first, at[H]);
+  }
+  // Norms and rotates all, returns the key, and makes the queries ready for base-2 exponentials: times log2(e) /
+  // sqrt(head_dim).
+  __device__ __forceinline__ gpu::Vector prepare(const gpu::Vector& q_weight, const gpu::Vector& k_weight, float eps,
+                                                 const Angles& angles, const Team<T, D>& team) {
+    norm_and_rotate<T, D, H + 1>(at, q_weight, k_weight, eps, angles, team);
     const float scale = gpu::div_rn(1.4426950408889634f, sqrtf(static_cast<float>(team.size)));
 #pragma unroll
-    for (int h = 0; h < H; ++h) {
-      norm_and_rotate<T, D>(at[h], weight, eps, angles, team);
+    for (int h = 0; h < H; ++h)
 #pragma unroll
       for (int i = 0; i < kShare<T>; ++i) at[h][i] = gpu::mul_rn(at[h][i], scale);
-    }
+    return narrow_vector(at[H], T{});
   }
 };
 
@@ -139,37 +154,32 @@ template <class T, int D, int H> struct Softmax {
 
   // N positions of the caller's team, those of them that are `there`; the others' keys and values must be zeros.
   template <int N>
-  __device__ __forceinline__ void add(const Queries<T, D, H>& q, const gpu::Vector (&keys)[N],
+  __device__ __forceinline__ void add(const Heads<T, D, H>& q, const gpu::Vector (&keys)[N],
                                       const gpu::Vector (&values)[N], const bool (&there)[N], const Team<T, D>& team) {
     constexpr int share = kShare<T>;
-    float score[N][H];
+    float score[N * H];
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       float key[share];
       widen_vector(keys[n], key, T{});
 #pragma unroll
       for (int h = 0; h < H; ++h) {
-        score[n][h] = gpu::mul_rn(q.at[h][0], key[0]);
+        score[n * H + h] = gpu::mul_rn(q.at[h][0], key[0]);
 #pragma unroll
-        for (int i = 1; i < share; ++i) score[n][h] = fmaf(q.at[h][i], key[i], score[n][h]);
+        for (int i = 1; i < share; ++i) score[n * H + h] = fmaf(q.at[h][i], key[i], score[n * H + h]);
       }
     }
-#pragma unroll
-    for (int mask = team.lanes / 2; mask > 0; mask /= 2)
-#pragma unroll
-      for (int n = 0; n < N; ++n)
-#pragma unroll
-        for (int h = 0; h < H; ++h) score[n][h] = gpu::add_rn(score[n][h], gpu::shfl_xor(score[n][h], mask));
+    team.sum(score);
 #pragma unroll
     for (int h = 0; h < H; ++h) {
       float most = largest[h];
 #pragma unroll
-      for (int n = 0; n < N; ++n) most = fmaxf(most, there[n] ? score[n][h] : kLowest);
+      for (int n = 0; n < N; ++n) most = fmaxf(most, there[n] ? score[n * H + h] : kLowest);
       rescale(h, most);
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        score[n][h] = there[n] ? exp2f(gpu::sub_rn(score[n][h], most)) : 0.0f;
-        total[h] = gpu::add_rn(total[h], score[n][h]);
+        score[n * H + h] = there[n] ? exp2f(gpu::sub_rn(score[n * H + h], most)) : 0.0f;
+        total[h] = gpu::add_rn(total[h], score[n * H + h]);
       }
     }
 #pragma unroll
@@ -179,7 +189,7 @@ template <class T, int D, int H> struct Softmax {
 #pragma unroll
       for (int h = 0; h < H; ++h)
 #pragma unroll
-        for (int i = 0; i < share; ++i) out[h][i] = fmaf(score[n][h], value[i], out[h][i]);
+        for (int i = 0; i < share; ++i) out[h][i] = fmaf(score[n * H + h], value[i], out[h][i]);
     }
   }
 

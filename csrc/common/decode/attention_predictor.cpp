@@ -1,4 +1,5 @@
 // predictor_attention(): one group of 32 lanes per (row, new position, kv head), and no more than one round of loads.
+// Registers, sm_90, 128 elements, 2 heads per kv head in bf16: 128, no spills.
 #include "common/decode/attention_parts.h"
 #include "common/launch.h"
 
@@ -17,17 +18,18 @@ template <class T, int D, int H> __global__ void __launch_bounds__(gpu::kGroup) 
   const Team<T, D> team(a.head_dim);
   const int kv_head = static_cast<int>(blockIdx.x), row = static_cast<int>(blockIdx.y);
   const int step = static_cast<int>(blockIdx.z), position = a.first + step;
-  float q_weight[share], k_weight[share];
-  load_wide(static_cast<const T*>(a.q_norm) + team.first, q_weight);
-  load_wide(static_cast<const T*>(a.k_norm) + team.first, k_weight);
-  const Angles<T> angles(a.cos, a.sin, position * team.size + team.first);
+  const gpu::Vector q_weight = load_share<T>(a.q_norm, team.first), k_weight = load_share<T>(a.k_norm, team.first);
+  const Angles angles = load_angles<T>(a.cos, a.sin, position * team.size + team.first);
   gpu::wait_for_previous();
 
   const int slot = a.slot[row];
   const int64_t width = static_cast<int64_t>(a.heads + 2 * a.kv_heads) * team.size;
-  const T* qkv = static_cast<const T*>(a.qkv) + row * width;
-  Queries<T, D, H> q;
-  q.load(qkv + step * a.rows * width + kv_head * H * team.size, team);
+  const T* qkv = static_cast<const T*>(a.qkv) + row * width;  // of the first new position
+  const T* key_in = qkv + (a.heads + kv_head) * team.size;
+  const int64_t to_value = static_cast<int64_t>(a.kv_heads) * team.size + team.first, to_mine = step * a.rows * width;
+  Heads<T, D, H> heads;
+  heads.load(qkv + to_mine + kv_head * H * team.size, key_in + to_mine, team);
+  const gpu::Vector value = gpu::load_vector(key_in + to_mine + to_value);
   if (slot < 0) return;
 
   const int64_t cache = (static_cast<int64_t>(slot) * a.kv_heads + kv_head) * kPredictorPositions * team.size + team.first;
@@ -45,35 +47,29 @@ template <class T, int D, int H> __global__ void __launch_bounds__(gpu::kGroup) 
       old_values[round][n] = there[round][n] ? gpu::load_vector(values + at * team.size) : gpu::Vector{};
     }
 
-  // The new positions up to this one. An earlier one's key is another block's to store, and made here again.
-  gpu::Vector new_keys[kMaxNew][1] = {}, new_values[kMaxNew][1] = {};
-#pragma unroll
-  for (int n = 0; n < kMaxNew; ++n) {
-    if (n > step) continue;
-    const T* in = qkv + n * a.rows * width + (a.heads + kv_head) * team.size + team.first;
-    float key[share];
-    load_wide(in, key);
-    new_values[n][0] = gpu::load_vector(in + a.kv_heads * team.size);
-    if (n == step) norm_and_rotate<T, D>(key, k_weight, a.eps, angles, team);
-    else norm_and_rotate<T, D>(key, k_weight, a.eps, Angles<T>(a.cos, a.sin, (a.first + n) * team.size + team.first), team);
-    new_keys[n][0] = narrow_vector(key, T{});
-    if (n == step && team.mine == 0) {
-      gpu::store_vector(keys + position * team.size, new_keys[n][0]);
-      gpu::store_vector(values + position * team.size, new_values[n][0]);
-    }
+  const gpu::Vector key = heads.prepare(q_weight, k_weight, a.eps, angles, team);
+  const bool first_team[1] = {team.mine == 0};
+  if (team.mine == 0) {
+    gpu::store_vector(keys + position * team.size, key);
+    gpu::store_vector(values + position * team.size, value);
   }
-  q.prepare(q_weight, a.eps, angles, team);
 
   Softmax<T, D, H> softmax;
   softmax.clear();
 #pragma unroll
   for (int round = 0; round < kRounds<T, D>; ++round)
     if (round * kAtOnce * team.teams < a.first)
-      softmax.add(q, old_keys[round], old_values[round], there[round], team);
-  const bool first_team[1] = {team.mine == 0};
-#pragma unroll
-  for (int n = 0; n < kMaxNew; ++n)
-    if (n <= step) softmax.add(q, new_keys[n], new_values[n], first_team, team);
+      softmax.add(heads, old_keys[round], old_values[round], there[round], team);
+  if (step == 1) {  // the position before is new, too: another block stores its key, and it is made here again
+    float before[1][share];
+    load_wide(key_in + team.first, before[0]);
+    const Angles then = load_angles<T>(a.cos, a.sin, a.first * team.size + team.first);
+    norm_and_rotate<T, D, 1>(before, k_weight, k_weight, a.eps, then, team);
+    const gpu::Vector key_before[1] = {narrow_vector(before[0], T{})}, value_before[1] = {gpu::load_vector(key_in + to_value)};
+    softmax.add(heads, key_before, value_before, first_team, team);
+  }
+  const gpu::Vector last_key[1] = {key}, last_value[1] = {value};
+  softmax.add(heads, last_key, last_value, first_team, team);
   softmax.join(team);
 
   T* out = static_cast<T*>(a.out) +

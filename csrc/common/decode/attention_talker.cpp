@@ -9,7 +9,8 @@
 //   workspace, which does so behind its wait_for_previous(), when this kernel has ended. A record's place depends on the
 //   shapes alone, so launches with any number of rows may share a workspace.
 //
-// sm_90, 128 elements, 2 heads per kv head (the released models): see docs/decode.md for registers and times.
+// Registers of a thread, sm_90, 128 elements, no spills: 2 heads per kv head in bf16 (the released models) 125, so that two
+// blocks of 256 threads share a multiprocessor.
 #include "common/decode/attention_parts.h"
 #include "common/launch.h"
 
@@ -118,45 +119,17 @@ __device__ __forceinline__ void load(Positions<T>& to, const AttentionArguments&
                                      const Team<T, D>& team) {
   const T* keys = static_cast<const T*>(a.pages.keys) + team.first;
   const T* values = static_cast<const T*>(a.pages.values) + team.first;
-  // With 128 elements these are at most 8 positions, aligned: of one page.
-  const int page = D == 128 && first < end ? pages.table[first >> pages.shift] : 0;
+  // With 128 elements these are at most 8 positions, aligned: of one page, one after another.
+  const bool together = D == 128;
+  const int64_t start = together && first < end ? pages.at(first) + team.mine * team.size : 0;
 #pragma unroll
   for (int n = 0; n < kAtOnce; ++n) {
     const int position = first + n * team.teams + team.mine;
     to.there[n] = position < end;
-    to.keys[n] = to.values[n] = gpu::Vector{};
-    if (!to.there[n]) continue;
-    const int64_t at = D == 128 ? pages.within(page, position) : pages.at(position);
-    to.keys[n] = gpu::load_weight(keys + at);
-    to.values[n] = gpu::load_weight(values + at);
+    const int64_t at = together ? start + n * team.teams * team.size : to.there[n] ? pages.at(position) : 0;
+    to.keys[n] = gpu::load_weight(keys + at, to.there[n]);
+    to.values[n] = gpu::load_weight(values + at, to.there[n]);
   }
-}
-
-// The row's own key and value: made from qkv and stored (by the group whose run they end), or read from the pages.
-template <class T, int D>
-__device__ __forceinline__ void newest(gpu::Vector& key, gpu::Vector& value, const AttentionArguments& a, bool stored,
-                                       bool mine, const T* key_in, const Angles<T>& angles, const PageMap& pages,
-                                       int position, const Team<T, D>& team) {
-  T* keys = static_cast<T*>(a.pages.keys) + team.first;
-  T* values = static_cast<T*>(a.pages.values) + team.first;
-  if (stored) {
-    key = value = gpu::Vector{};
-    if (!mine || team.mine != 0) return;
-    const int64_t at = pages.at(position);
-    key = gpu::load_weight(keys + at);
-    value = gpu::load_weight(values + at);
-    return;
-  }
-  float weight[kShare<T>], wide[kShare<T>];
-  load_wide(static_cast<const T*>(a.k_norm) + team.first, weight);
-  load_wide(key_in + team.first, wide);
-  value = gpu::load_vector(key_in + a.kv_heads * team.size + team.first);
-  norm_and_rotate<T, D>(wide, weight, a.eps, angles, team);
-  key = narrow_vector(wide, T{});
-  if (!mine || team.mine != 0) return;
-  const int64_t at = pages.at(position);
-  gpu::store_vector(keys + at, key);
-  gpu::store_vector(values + at, value);
 }
 
 // Grid: blocks of a (row, kv head), kv heads, rows. Everything that decides which steps are taken is the same for all
@@ -168,50 +141,66 @@ __global__ void __launch_bounds__(kMaxGroups * gpu::kGroup) talker_kernel(Attent
   const int kv_head = static_cast<int>(blockIdx.y), groups = static_cast<int>(blockDim.x) / gpu::kGroup;
   const int64_t row = blockIdx.z;
   const int first_run = static_cast<int>(blockIdx.x) * groups, runs_a_round = static_cast<int>(gridDim.x) * groups;
-  float weight[kShare<T>];
-  load_wide(static_cast<const T*>(a.q_norm) + team.first, weight);
+  const gpu::Vector q_weight = load_share<T>(a.q_norm, team.first), k_weight = load_share<T>(a.k_norm, team.first);
 
   if (!a.settled) gpu::wait_for_previous();
-  const int slot = a.slot[row];
-  const int position = slot < 0 ? 0 : a.position[row];
-  const int length = run_length(position), used = position / length + 1;
-  const PageMap pages = page_map(a, slot < 0 ? 0 : slot, shift, kv_head);
+  const int slot = a.slot[row], given = a.position[row];
+  const bool idle = slot < 0;
+  const int position = idle ? 0 : given, length = run_length(position), used = position / length + 1;
+  const PageMap pages = page_map(a, idle ? 0 : slot, shift, kv_head);
   const int stride = kAtOnce * team.teams;
   int run = first_run + gpu::group();
   const auto end_of = [&](int r) { return (r + 1) * length < position ? (r + 1) * length : position; };
   Positions<T> here;
-  load<T, D>(here, a, pages, run * length, slot < 0 ? 0 : end_of(run), team);
+  load<T, D>(here, a, pages, run * length, end_of(run), team);  // position 0 has none before it: an idle row reads none
+  const Angles angles = load_angles<T>(a.cos, a.sin, static_cast<int64_t>(position) * team.size + team.first);
   if (a.settled) gpu::wait_for_previous();
-  if (slot < 0) return;
+  if (idle) return;
 
   const T* qkv = static_cast<const T*>(a.qkv) + row * (a.heads + 2 * a.kv_heads) * team.size;
-  Queries<T, D, H> q;
-  q.load(qkv + kv_head * H * team.size, team);
-  const Angles<T> angles(a.cos, a.sin, static_cast<int64_t>(position) * team.size + team.first);
-  q.prepare(weight, a.eps, angles, team);
-  gpu::Vector key[1], value[1];
-  const bool last_is_mine = (used - 1) % runs_a_round / groups == static_cast<int>(blockIdx.x) &&
-                            (used - 1) % groups == gpu::group();
-  newest<T, D>(key[0], value[0], a, stored, last_is_mine, qkv + (a.heads + kv_head) * team.size, angles, pages, position, team);
+  const T* key_in = qkv + (a.heads + kv_head) * team.size;
+  Heads<T, D, H> heads;
+  heads.load(qkv + kv_head * H * team.size, key_in, team);
+  // The row's own key and value belong to the group whose run they end.
+  const bool mine = (used - 1) % runs_a_round == first_run + gpu::group() && team.mine == 0;
+  const int64_t own = mine ? pages.at(position) + team.first : 0;
+  T* keys = static_cast<T*>(a.pages.keys) + own;
+  T* values = static_cast<T*>(a.pages.values) + own;
+  gpu::Vector value = stored ? gpu::load_weight(values, mine)
+                             : gpu::load_vector(key_in + a.kv_heads * team.size + team.first);
+  gpu::Vector key = heads.prepare(q_weight, k_weight, a.eps, angles, team);
+  if (stored) {
+    key = gpu::load_weight(keys, mine);
+  } else if (mine) {
+    gpu::store_vector(keys, key);
+    gpu::store_vector(values, value);
+  }
+  // Every thread its own, until its group is through with the run: registers are short in the loop.
+  __shared__ gpu::Vector newest[2][kMaxGroups * gpu::kGroup];
+  newest[0][threadIdx.x] = mine ? key : gpu::Vector{};
+  newest[1][threadIdx.x] = mine ? value : gpu::Vector{};
 
   QW_DYNAMIC_SHARED(float, shared);
   const int64_t record_floats = Record::floats(H, team.size);
   const Record record{gridDim.x == 1 ? shared : static_cast<float*>(a.workspace) + (row * a.kv_heads + kv_head) * record_floats,
                       H, team.size};
+#pragma unroll 1
   for (int round = first_run; round < used; round += runs_a_round) {
     Softmax<T, D, H> softmax;
     softmax.clear();
+#pragma unroll 1
     for (int step = 0; step < length; step += stride) {
       const bool next_run = step + stride >= length;
       const int next = next_run ? run + runs_a_round : run;
       const int from = next_run ? next * length : next * length + step + stride;
       Positions<T> ahead;
       load<T, D>(ahead, a, pages, from, end_of(next), team);
-      softmax.add(q, here.keys, here.values, here.there, team);
+      softmax.add(heads, here.keys, here.values, here.there, team);
       here = ahead;
     }
     const bool newest_here[1] = {run == used - 1 && team.mine == 0};
-    softmax.add(q, key, value, newest_here, team);
+    const gpu::Vector last_key[1] = {newest[0][threadIdx.x]}, last_value[1] = {newest[1][threadIdx.x]};
+    softmax.add(heads, last_key, last_value, newest_here, team);
     softmax.join(team);
     if (run < used) write_run(record, run, softmax, team);
     run += runs_a_round;
@@ -256,6 +245,9 @@ void talker_attention(const AttentionArguments& a, bool stored, void* stream) {
   const char* what = "talker_attention";
   check_heads(what, a.rows, a.heads, a.kv_heads, a.head_dim);
   const int shift = page_shift(what, a.pages), blocks = blocks_for(what, a.rows, a.kv_heads, a.blocks);
+  if (stored && a.settled)
+    throw std::invalid_argument(std::string(what) + ": stored keys and values were written by the launch ahead, or soon "
+                                "before: they are not settled");
   if (a.rows == 0) return;
   const void* pointers[] = {a.qkv, a.q_norm, a.k_norm, a.cos, a.sin, a.pages.keys, a.pages.values, a.out, a.workspace};
   check_aligned(what, pointers, blocks == 1 ? 8 : 9);

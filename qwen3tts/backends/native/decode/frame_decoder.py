@@ -43,6 +43,8 @@ class _Row:
     text_complete: bool
     frames: int = 0
     finished: FinishReason | None = None
+    reported: bool = False
+    """the caller knows that it has finished"""
 
     def limit(self, more: int) -> int:
         """The frame number at which it pauses when it is asked for so many more."""
@@ -65,10 +67,12 @@ class NativeFrameDecoder:
         max_positions: int,
         kv_bytes: int | None,
         frames_per_replay: int,
+        page: int = PAGE,
         graphs: bool = True,
     ) -> None:
         """talker: in the form of weights.store_for_kernels. text_padding [hidden]: the text row of frames past the end
-        of the text. kv_bytes: see state.pool_pages. graphs: False launches everything eagerly, with the same results.
+        of the text. kv_bytes: see state.pool_pages. page: positions of a page, a power of two from 8 up. graphs: False
+        launches everything eagerly, with the same results.
 
         Raises KernelArgumentError for weights, ValueError for sizes that the kernels cannot take."""
         if not 1 <= slots <= MAX_SLOTS:
@@ -78,10 +82,10 @@ class NativeFrameDecoder:
         self.native, self.device, self.dtype = native, talker.device, talker.dtype
         self.slots, self.max_positions, self.kv_bytes = slots, max_positions, kv_bytes
         self.frames_per_replay = frames_per_replay
-        self.pages = PageAllocator(pool_pages(talker, slots, max_positions, kv_bytes), PAGE)
+        self.pages = PageAllocator(pool_pages(talker, slots, max_positions, kv_bytes, page), page)
         self.weights = DecodeWeights(talker, text_padding)
         pages_per_slot = min(self.pages.pages_for(max_positions), self.pages.pages)
-        self.state = DecoderState(talker, slots, self.pages.pages, pages_per_slot, FRAMES_PER_WAIT, frames_per_replay)
+        self.state = DecoderState(talker, slots, self.pages, pages_per_slot, FRAMES_PER_WAIT, frames_per_replay)
         self._rows: dict[Slot, _Row] = {}
         self._places = list(range(slots))
         self._next_slot = 0
@@ -266,7 +270,7 @@ class NativeFrameDecoder:
         """See FrameDecoder. Raises NumericsError if logits of one of these slots were not finite."""
         chosen = self._rows if slots is None else {slot: self._rows[slot] for slot in slots}
         with self._on_device():
-            active = [row for row in chosen.values() if row.finished is None]
+            active = [row for row in chosen.values() if not row.reported]
             made: list[list[Tensor]] = [[] for _ in active]
             limits = self._allow(active, frames)
             while (left := max((limits[row] - row.frames for row in active if row.finished is None), default=0)) > 0:
@@ -280,6 +284,8 @@ class NativeFrameDecoder:
         for out, pieces, count in zip(codes, made, counts, strict=True):
             if pieces:
                 out[:count] = torch.cat(pieces)
+        for row in active:
+            row.reported = row.finished is not None
         return FrameBatch(
             tuple(row.slot for row in active), codes, tuple(counts), tuple(row.finished for row in active)
         )
@@ -333,7 +339,7 @@ class NativeFrameDecoder:
             yield
 
     def _catch_up(self) -> None:
-        """After an interrupt: what was made meanwhile is lost, the rows go on behind it."""
+        """After an interrupt: what was made meanwhile is lost, the rows go on behind it or end there."""
         self.state.fetch_counters()
         self._wait()
         made, finished = self.state.counter("frame"), self.state.counter("finished")

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qwen3tts.backends.native.decode.pages import PageAllocator
 from qwen3tts.backends.native.sampler import SamplerRow, pack_rows
 from qwen3tts.model.config import TransformerConfig
 from qwen3tts.model.kv_cache import kv_bytes_per_position
@@ -17,7 +18,7 @@ from qwen3tts.model.sampling import suppressed_tokens
 from qwen3tts.model.talker import Talker
 
 PAGE = 64
-"""positions of a page"""
+"""positions of a page, if nothing else is asked for"""
 PREDICTOR_POSITIONS = 16
 """kPredictorPositions of csrc/common/decode/attention.h"""
 POSITIONS_PER_STREAM = 2048
@@ -37,12 +38,12 @@ _HOST_WRITTEN = (
 _COUNTERS = ("frame", "position", "finished", "status")
 
 
-def pool_pages(talker: Talker, slots: int, max_positions: int, kv_bytes: int | None) -> int:
+def pool_pages(talker: Talker, slots: int, max_positions: int, kv_bytes: int | None, page: int = PAGE) -> int:
     """How many pages the pool of keys and values has: kv_bytes in whole pages, but no more than all slots can use."""
-    longest = -(-max_positions // PAGE)
+    longest = -(-max_positions // page)
     if kv_bytes is None:
-        return max(longest, slots * min(longest, POSITIONS_PER_STREAM // PAGE))
-    each = PAGE * kv_bytes_per_position(talker.config.transformer, talker.dtype)
+        return max(longest, slots * min(longest, POSITIONS_PER_STREAM // page))
+    each = page * kv_bytes_per_position(talker.config.transformer, talker.dtype)
     return max(1, min(kv_bytes // each, slots * longest))
 
 
@@ -50,7 +51,13 @@ class DecoderState:
     """State of all slots on the device, and what of it the host writes and reads."""
 
     def __init__(
-        self, talker: Talker, slots: int, pages: int, pages_per_slot: int, frames: int, per_replay: int
+        self,
+        talker: Talker,
+        slots: int,
+        pages: PageAllocator,
+        pages_per_slot: int,
+        frames: int,
+        per_replay: int,
     ) -> None:
         """frames: how many the host may ask for before it reads codes; per_replay: in one launch of the core."""
         config, self.device, dtype = talker.config, talker.device, talker.dtype
@@ -63,7 +70,7 @@ class DecoderState:
             self.hidden = self._zeros(slots, self.hidden_size, dtype=dtype)
             self.ring = self._zeros(per_replay, slots, self.groups)
             self.table = self._zeros(slots, pages_per_slot)
-            self.pool = self._pool(config.transformer, pages, PAGE, dtype)
+            self.pool = self._pool(config.transformer, pages.pages, pages.page, dtype)
             self.predictor_pool = self._pool(config.code_predictor.transformer, slots, PREDICTOR_POSITIONS, dtype)
             self.suppressed = suppressed_tokens(self.vocab, config.codec_eos_id, self.device)
             self.block = self._zeros(
@@ -110,7 +117,7 @@ class DecoderState:
             "base": self.pool.data_ptr(),
             "table": self.table.data_ptr(),
             "table_stride": self.table.shape[1],
-            "page": PAGE,
+            "page": self.pool.shape[4],
             "pages": self.pool.shape[2],
         }
 

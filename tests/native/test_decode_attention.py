@@ -1,4 +1,4 @@
-"""Attention of the decode core against plain torch: any slot, any pages, any number of blocks, alone and among others."""
+"""Attention of the decode core against plain torch: any slot, any pages, any number of blocks, alone or not."""
 
 import ctypes
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from qwen3tts.backends.native.decode.attention import (
     talker_attention,
     talker_attention_reference,
 )
+from qwen3tts.backends.native.decode.attention_cases import selftest_cases
 from qwen3tts.errors import KernelArgumentError
 from qwen3tts.model.layers import RotaryTable
 
@@ -162,7 +163,9 @@ def test_bits_of_a_row_depend_on_the_row_alone(native, seed, dtype, heads):
     layer = Layer(native, seed, dtype, heads)
     position = layer.integer(120, 250)
     own, history = layer.rows(1), layer.draw(2, position, layer.kv_heads, layer.head_dim)
-    workspace = attention_workspace(native, 5, layer.per_kv_head * layer.kv_heads, layer.kv_heads, layer.head_dim, blocks=16)
+    workspace = attention_workspace(
+        native, 5, layer.per_kv_head * layer.kv_heads, layer.kv_heads, layer.head_dim, blocks=16
+    )
     results = []
     for rows, blocks, page in ((1, 1, 8), (1, 16, 32), (5, 1, 64), (5, 2, 16), (3, 8, 8), (2, 0, 256), (4, 4, 128)):
         pages = layer.pages(rows, 256, page)
@@ -220,7 +223,8 @@ def test_idle_rows_are_left_alone(native, seed, blocks, settled):
     qkv[0] = qkv[2] = NAN
     expected = copy_of(pages)
     want = layer.reference(qkv[1:2], slot[1:2], position[1:2], expected)
-    store_kv(native, qkv[::2].contiguous(), layer.norms, layer.rotary, slot[::2].contiguous(), position[::2].contiguous(), pages)
+    idle = [t[::2].contiguous() for t in (qkv, slot, position)]
+    store_kv(native, idle[0], layer.norms, layer.rotary, *idle[1:], pages)
     out = layer.attend(qkv, slot, position, pages, blocks=blocks, settled=settled)
     assert (out[[0, 2]] == 77).all()
     assert_close(out[1:2], want)
@@ -325,7 +329,16 @@ def test_the_next_frame_overwrites_the_last_one(native, seed):
     assert torch.equal(caches.attend(qkv, slot, 0), Caches(layer, 2).attend(qkv, slot, 0))
 
 
-# ---------------------------------------------------------------- refusals
+# ---------------------------------------------------------------- selftest, refusals
+
+
+def test_the_selftest_cases_pass(native, seed):
+    cases = [case for case in selftest_cases() if case.small or native.device.type == "cuda"]
+    assert {case.kernel for case in cases} == {"talker_attention", "predictor_attention"}
+    for case in cases:
+        call = case.prepare(native, torch.Generator().manual_seed(seed))
+        call.run()
+        assert case.error(call.outputs(), call.reference()) <= case.bound, case
 
 
 @pytest.mark.parametrize(

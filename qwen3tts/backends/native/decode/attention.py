@@ -65,10 +65,11 @@ def prepare_reference(x: Tensor, weight: Tensor, eps: float, rotary: RotaryTable
 
 
 def attend_reference(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """q [heads, head_dim], keys and values [kv_heads, length, head_dim] -> [heads * head_dim], in fp64, rounded once."""
+    """q [heads, head_dim], keys and values [kv_heads, length, head_dim] -> [heads * head_dim]: fp64, rounded once."""
     grouped = q.double().unflatten(0, (keys.shape[0], -1))
     scores = grouped @ keys.double().transpose(1, 2) / q.shape[-1] ** 0.5
-    return (scores.softmax(-1) @ values.double()).flatten().to(q.dtype)
+    out: Tensor = (scores.softmax(-1) @ values.double()).flatten().to(q.dtype)
+    return out
 
 
 def store_kv_reference(
@@ -241,8 +242,8 @@ def _fields(
     width = qkv.shape[1]
     if head_dim == 0 or width % head_dim != 0 or width // head_dim <= 2 * kv_heads:
         raise KernelArgumentError(
-            f"qkv has rows of {width}, expected (heads + 2 * {kv_heads}) * {head_dim}: the caches have {kv_heads} heads "
-            f"of {head_dim}."
+            f"qkv has rows of {width}, expected (heads + 2 * {kv_heads}) * {head_dim}: the caches have {kv_heads} "
+            f"heads of {head_dim}."
         )
     return {
         "qkv": qkv.data_ptr(), "k_norm": norms.k.data_ptr(), "eps": norms.eps,

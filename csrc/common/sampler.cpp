@@ -374,9 +374,9 @@ void sample(const SamplerArguments& a, void* stream) {
                               !in_16_bytes(a.table) || !in_16_bytes(a.gathered))))
     throw std::invalid_argument("sample: a table and where to gather belong together, with rows of " +
                                 std::to_string(a.row_bytes) + " bytes; all three are multiples of 16");
+  if (a.rows == 0) return;
   if (a.picks == nullptr && a.codes == nullptr)
     throw std::invalid_argument("sample: picks and codes are both null, expected one of them or both");
-  if (a.rows == 0) return;
   if (a.vocab <= 8 * kThreads) return launch<8>(a, stream);
   if (a.vocab <= 12 * kThreads) return launch<12>(a, stream);
   launch<kSamplerMaxVocab / kThreads>(a, stream);

@@ -12,7 +12,8 @@ constexpr int kMaxNew = 2;
 // Rounds of kAtOnce that hold 16 positions. Below 128 elements a group has two teams at least.
 template <class T, int D> constexpr int kRounds = (D == 128 && sizeof(T) == 4 ? 16 : 8) / kAtOnce;
 
-template <class T, int D, int H> __global__ void __launch_bounds__(gpu::kGroup) predictor_kernel(PredictorAttentionArguments a) {
+template <class T, int D, int H>
+__global__ void __launch_bounds__(gpu::kGroup) predictor_kernel(PredictorAttentionArguments a) {
   gpu::launch_dependents();
   constexpr int share = kShare<T>;
   const Team<T, D> team(a.head_dim);
@@ -65,7 +66,8 @@ template <class T, int D, int H> __global__ void __launch_bounds__(gpu::kGroup) 
     load_wide(key_in + team.first, before[0]);
     const Angles then = load_angles<T>(a.cos, a.sin, a.first * team.size + team.first);
     norm_and_rotate<T, D, 1>(before, k_weight, k_weight, a.eps, then, team);
-    const gpu::Vector key_before[1] = {narrow_vector(before[0], T{})}, value_before[1] = {gpu::load_vector(key_in + to_value)};
+    const gpu::Vector key_before[1] = {narrow_vector(before[0], T{})};
+    const gpu::Vector value_before[1] = {gpu::load_vector(key_in + to_value)};
     softmax.add(heads, key_before, value_before, first_team, team);
   }
   const gpu::Vector last_key[1] = {key}, last_value[1] = {value};
@@ -98,9 +100,8 @@ void predictor_attention(const PredictorAttentionArguments& a, void* stream) {
   dispatch(a.dtype, a.head_dim, a.heads / a.kv_heads, [&](auto element, auto size, auto heads) {
     using T = decltype(element);
     constexpr int D = decltype(size)::value, H = decltype(heads)::value;
-    QW_LAUNCH_DEPENDENT((predictor_kernel<T, D, H>),
-                        dim3(static_cast<unsigned>(a.kv_heads), static_cast<unsigned>(a.rows), static_cast<unsigned>(a.count)),
-                        dim3(gpu::kGroup), 0, gpu::stream_of(stream), a);
+    const dim3 grid(static_cast<unsigned>(a.kv_heads), static_cast<unsigned>(a.rows), static_cast<unsigned>(a.count));
+    QW_LAUNCH_DEPENDENT((predictor_kernel<T, D, H>), grid, dim3(gpu::kGroup), 0, gpu::stream_of(stream), a);
   });
 }
 

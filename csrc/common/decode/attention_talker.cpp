@@ -9,8 +9,8 @@
 //   workspace, which does so behind its wait_for_previous(), when this kernel has ended. A record's place depends on the
 //   shapes alone, so launches with any number of rows may share a workspace.
 //
-// Registers of a thread, sm_90, 128 elements, no spills: 2 heads per kv head in bf16 (the released models) 125, so that two
-// blocks of 256 threads share a multiprocessor.
+// Registers of a thread, sm_90, 128 elements, no spills: 2 heads per kv head in bf16 (the released models) 128, so that
+// two blocks of 256 threads share a multiprocessor.
 #include "common/decode/attention_parts.h"
 #include "common/launch.h"
 
@@ -21,6 +21,7 @@ constexpr int kRuns = kAttentionRuns;
 constexpr int kMaxGroups = 8;    // of a block: 256 threads, so that a thread may have all the registers it wants
 constexpr int kAtOnce = 4;       // positions of a team that are loaded and computed together
 constexpr int kEnoughBlocks = 64;
+constexpr int kAhead = 64;       // positions that a group asks for early, where few groups run
 constexpr int kPiece = 4;        // elements of the result that a thread adds up at a time
 
 // Positions in each of the runs that 0..p are cut into.
@@ -47,14 +48,16 @@ struct Record {
 
 // The group's joined sums; the teams share the heads.
 template <class T, int D, int H>
-__device__ __forceinline__ void write_run(const Record& record, int run, const Softmax<T, D, H>& s, const Team<T, D>& team) {
+__device__ __forceinline__ void write_run(const Record& record, int run, const Softmax<T, D, H>& s,
+                                          const Team<T, D>& team) {
 #pragma unroll
   for (int h = 0; h < H; ++h) {
     if (team.mine != h % team.teams) continue;
     float* sums = record.sums(run, h) + team.first;
 #pragma unroll
     for (int i = 0; i < kShare<T>; i += 4)
-      *reinterpret_cast<float4*>(sums + i) = make_float4(s.out[h][i], s.out[h][i + 1], s.out[h][i + 2], s.out[h][i + 3]);
+      *reinterpret_cast<float4*>(sums + i) =
+          make_float4(s.out[h][i], s.out[h][i + 1], s.out[h][i + 2], s.out[h][i + 3]);
     if (team.first == 0) *record.state(run, h) = make_float2(s.largest[h], s.total[h]);
   }
 }
@@ -115,8 +118,8 @@ template <class T> struct Positions {
 
 // Positions first, first + 1, ... up to `end`, team after team. What is not there is zero, and not read.
 template <class T, int D>
-__device__ __forceinline__ void load(Positions<T>& to, const AttentionArguments& a, const PageMap& pages, int first, int end,
-                                     const Team<T, D>& team) {
+__device__ __forceinline__ void load(Positions<T>& to, const AttentionArguments& a, const PageMap& pages, int first,
+                                     int end, const Team<T, D>& team) {
   const T* keys = static_cast<const T*>(a.pages.keys) + team.first;
   const T* values = static_cast<const T*>(a.pages.values) + team.first;
   // With 128 elements these are at most 8 positions, aligned: of one page, one after another.
@@ -129,6 +132,21 @@ __device__ __forceinline__ void load(Positions<T>& to, const AttentionArguments&
     const int64_t at = together ? start + n * team.teams * team.size : to.there[n] ? pages.at(position) : 0;
     to.keys[n] = gpu::load_weight(keys + at, to.there[n]);
     to.values[n] = gpu::load_weight(values + at, to.there[n]);
+  }
+}
+
+// Asks for what the group will load next: positions first .. end - 1, kAhead at most.
+template <class T, int D>
+__device__ __forceinline__ void ask(const AttentionArguments& a, const PageMap& pages, int first, int end,
+                                    const Team<T, D>& team) {
+  constexpr int line = 128 / static_cast<int>(sizeof(T));  // elements that come together
+  if (end > first + kAhead) end = first + kAhead;
+  for (int position = first + gpu::group_lane(); position < end; position += gpu::kGroup) {
+    const int64_t at = pages.at(position);
+    for (int element = 0; element < team.size; element += line) {
+      gpu::prefetch(static_cast<const T*>(a.pages.keys) + at + element);
+      gpu::prefetch(static_cast<const T*>(a.pages.values) + at + element);
+    }
   }
 }
 
@@ -151,8 +169,9 @@ __global__ void __launch_bounds__(kMaxGroups * gpu::kGroup) talker_kernel(Attent
   const int stride = kAtOnce * team.teams;
   int run = first_run + gpu::group();
   const auto end_of = [&](int r) { return (r + 1) * length < position ? (r + 1) * length : position; };
-  Positions<T> here;
-  load<T, D>(here, a, pages, run * length, end_of(run), team);  // position 0 has none before it: an idle row reads none
+  Positions<T> here;  // position 0 has none before it: an idle row reads none
+  load<T, D>(here, a, pages, run * length, end_of(run), team);
+  if (gridDim.x > 1) ask<T, D>(a, pages, run * length + stride, end_of(run), team);
   const Angles angles = load_angles<T>(a.cos, a.sin, static_cast<int64_t>(position) * team.size + team.first);
   if (a.settled) gpu::wait_for_previous();
   if (idle) return;
@@ -181,9 +200,8 @@ __global__ void __launch_bounds__(kMaxGroups * gpu::kGroup) talker_kernel(Attent
   newest[1][threadIdx.x] = mine ? value : gpu::Vector{};
 
   QW_DYNAMIC_SHARED(float, shared);
-  const int64_t record_floats = Record::floats(H, team.size);
-  const Record record{gridDim.x == 1 ? shared : static_cast<float*>(a.workspace) + (row * a.kv_heads + kv_head) * record_floats,
-                      H, team.size};
+  const int64_t record_at = (row * a.kv_heads + kv_head) * Record::floats(H, team.size);
+  const Record record{gridDim.x == 1 ? shared : static_cast<float*>(a.workspace) + record_at, H, team.size};
 #pragma unroll 1
   for (int round = first_run; round < used; round += runs_a_round) {
     Softmax<T, D, H> softmax;
@@ -256,9 +274,9 @@ void talker_attention(const AttentionArguments& a, bool stored, void* stream) {
     using T = decltype(element);
     constexpr int D = decltype(size)::value, H = decltype(heads)::value;
     const auto shared = blocks == 1 ? static_cast<size_t>(Record::floats(H, a.head_dim)) * sizeof(float) : size_t{0};
-    QW_LAUNCH_DEPENDENT((talker_kernel<T, D, H>),
-                        dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(a.kv_heads), static_cast<unsigned>(a.rows)),
-                        dim3(static_cast<unsigned>(groups * gpu::kGroup)), shared, gpu::stream_of(stream), a, stored, shift);
+    const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(a.kv_heads), static_cast<unsigned>(a.rows));
+    const dim3 block(static_cast<unsigned>(groups * gpu::kGroup));
+    QW_LAUNCH_DEPENDENT((talker_kernel<T, D, H>), grid, block, shared, gpu::stream_of(stream), a, stored, shift);
   });
 }
 

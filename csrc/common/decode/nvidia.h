@@ -56,6 +56,15 @@ __device__ __forceinline__ Vector load_in_place(const void* from, bool wanted = 
   return v;
 }
 
+// A hint: the 128 bytes around `from` will be loaded soon. Nothing that is read later depends on it.
+__device__ __forceinline__ void prefetch(const void* from) {
+#ifdef QWEN3TTS_CUDA
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+#else
+  static_cast<void>(from);
+#endif
+}
+
 __device__ __forceinline__ Vector load_vector(const void* from) { return *static_cast<const Vector*>(from); }
 __device__ __forceinline__ void store_vector(void* to, const Vector& v) { *static_cast<Vector*>(to) = v; }
 

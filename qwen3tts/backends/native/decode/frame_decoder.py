@@ -5,7 +5,7 @@ After an interrupt in the middle of one, the next method waits first and takes o
 
 import contextlib
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -271,24 +271,20 @@ class NativeFrameDecoder:
         chosen = self._rows if slots is None else {slot: self._rows[slot] for slot in slots}
         with self._on_device():
             active = [row for row in chosen.values() if not row.reported]
-            made: list[list[Tensor]] = [[] for _ in active]
+            before, places = [row.frames for row in active], [row.place for row in active]
             limits = self._allow(active, frames)
-            while (left := max((limits[row] - row.frames for row in active if row.finished is None), default=0)) > 0:
-                before = [row.frames for row in active]
-                self._launch([row for row in active if row.finished is None], min(left, FRAMES_PER_WAIT))
+            # A row makes frames from the first one of a launch on, until it makes none for the rest of this call.
+            made: list[Tensor] = [torch.zeros(0, len(active), self.state.groups, dtype=torch.int64)]
+            while running := [row for row in active if row.finished is None and row.frames < limits[row]]:
+                count = min(max(limits[row] - row.frames for row in running), FRAMES_PER_WAIT)
+                self._launch(running, count)
                 self._read(active)
-                for row, pieces, start in zip(active, made, before, strict=True):
-                    pieces.append(self.state.fetched_codes(row.place, row.frames - start))
-        counts = [sum(map(len, pieces)) for pieces in made]
-        codes = torch.zeros(len(active), max(counts, default=0), self.state.groups, dtype=torch.int64)
-        for out, pieces, count in zip(codes, made, counts, strict=True):
-            if pieces:
-                out[:count] = torch.cat(pieces)
+                made.append(self.state.fetched_codes(places, count))
+        counts = tuple(row.frames - start for row, start in zip(active, before, strict=True))
+        codes = torch.cat(made)[: max(counts, default=0)].transpose(0, 1)
         for row in active:
             row.reported = row.finished is not None
-        return FrameBatch(
-            tuple(row.slot for row in active), codes, tuple(counts), tuple(row.finished for row in active)
-        )
+        return FrameBatch(tuple(row.slot for row in active), codes, counts, tuple(row.finished for row in active))
 
     def _allow(self, active: Sequence[_Row], frames: int) -> dict[_Row, int]:
         """Tells the device at which frame each slot pauses: those that are not asked stay where they are."""
@@ -316,11 +312,15 @@ class NativeFrameDecoder:
         """Waits, and takes over how far rows are. Raises NumericsError if logits of theirs were not finite."""
         self.state.fetch_counters()
         self._wait()
-        made, finished, status = (self.state.counter(name) for name in ("frame", "finished", "status"))
-        for row in rows:
-            row.frames, row.finished = int(made[row.place]), _REASONS[finished[row.place]]
+        self._take_over(rows)
+        status = self.state.counter("status")
         if any(status[row.place] for row in rows):
             raise not_finite(self.dtype)
+
+    def _take_over(self, rows: Iterable[_Row]) -> None:
+        frame, finished = self.state.counter("frame"), self.state.counter("finished")
+        for row in rows:
+            row.frames, row.finished = frame[row.place], _REASONS[finished[row.place]]
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -342,6 +342,4 @@ class NativeFrameDecoder:
         """After an interrupt: what was made meanwhile is lost, the rows go on behind it or end there."""
         self.state.fetch_counters()
         self._wait()
-        made, finished = self.state.counter("frame"), self.state.counter("finished")
-        for row in self._rows.values():
-            row.frames, row.finished = int(made[row.place]), _REASONS[finished[row.place]]
+        self._take_over(self._rows.values())

@@ -159,11 +159,12 @@ class DecoderState:
         """Copies the counters in stream order."""
         self._counters_host.copy_(self.counters, non_blocking=True)
 
-    def counter(self, name: str) -> NDArray[np.int32]:
+    def counter(self, name: str) -> list[int]:
         """[slots] as last fetched: "frame", "finished" or "status"; valid once the stream has been waited for."""
-        view: NDArray[np.int32] = self._counters_host.numpy()[_COUNTERS.index(name)]
-        return view
+        values: list[int] = self._counters_host[_COUNTERS.index(name)].tolist()
+        return values
 
-    def fetched_codes(self, slot: int, count: int) -> Tensor:
-        """int64 [count, groups]: a copy of the first codes fetched of a slot, once the stream has been waited for."""
-        return self._codes_host[:count, slot].to(torch.int64)
+    def fetched_codes(self, slots: list[int], count: int) -> Tensor:
+        """int64 [count, slots, groups]: a copy of the first codes fetched, once the stream has been waited for. What it
+        holds of a slot that made fewer frames means nothing."""
+        return self._codes_host[:count, slots].to(torch.int64)

@@ -18,7 +18,7 @@ void call(Blas& blas, std::uintptr_t a, std::uintptr_t b, std::uintptr_t c, std:
 
 void bind_blas(pybind11::module_& m) {
   using pybind11::arg;
-  pybind11::class_<Blas>(m, "Blas", "See csrc/common/blas.h.")
+  pybind11::class_<Blas>(m, "Blas", pybind11::module_local(), "See csrc/common/blas.h.")
       .def(pybind11::init(&open_blas), arg("device"), arg("workspace_bytes"), arg("path") = "")
       .def_property_readonly("library", &Blas::library)
       .def("gemm", &call, arg("a"), arg("b"), arg("c"), arg("m"), arg("n"), arg("k"), arg("batch"), arg("row_a"),

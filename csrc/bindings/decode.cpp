@@ -112,7 +112,8 @@ PackedPrompts prompts(const pybind11::dict& fields) {
 void bind_decode(pybind11::module_& m) {
   using pybind11::arg;
   using release = pybind11::call_guard<pybind11::gil_scoped_release>;
-  pybind11::class_<Decoder>(m, "Decoder", "One frame of all rows as launches; see csrc/common/decode/decoder.h.")
+  pybind11::class_<Decoder>(m, "Decoder", pybind11::module_local(),
+                            "One frame of all rows as launches; see csrc/common/decode/decoder.h.")
       .def(pybind11::init([](const pybind11::dict& fields) { return Decoder(describe(fields)); }), arg("description"),
            "description: the fields of DecoderDescription by name. Whatever they point to must outlive this.")
       .def_static("workspace_bytes", [](const pybind11::dict& fields) { return Decoder::workspace_bytes(describe(fields)); },

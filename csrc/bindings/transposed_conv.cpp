@@ -25,7 +25,8 @@ void by_gemm(const TransposedConvArguments& a, std::uintptr_t workspace, Blas& b
 }  // namespace
 
 void bind_transposed_conv(pybind11::module_& m) {
-  pybind11::class_<TransposedConvArguments>(m, "TransposedConvArguments", "See csrc/common/transposed_conv.h.")
+  pybind11::class_<TransposedConvArguments>(m, "TransposedConvArguments", pybind11::module_local(),
+                                                    "See csrc/common/transposed_conv.h.")
       .def(pybind11::init(&arguments), arg("x"), arg("weight"), arg("bias"), arg("y"), arg("batch"), arg("in_channels"),
            arg("out_channels"), arg("steps"), arg("stride"), arg("taps"), arg("x_batch_stride"), arg("x_channel_stride"),
            arg("weight_in_stride"), arg("weight_out_stride"), arg("weight_tap_stride"), arg("dtype"));

@@ -119,6 +119,14 @@ class NativeFrameDecoder:
             self._workspace = torch.zeros(size, dtype=torch.uint8, device=self.device)
         return decoder(fields | {"workspace": self._workspace.data_ptr(), "workspace_size": size})
 
+    def close(self) -> None:
+        """Frees graphs, device memory and the hold on the weights; only release() works afterwards. May be called
+        again."""
+        self._core, self.captured = None, ()
+        self._workspace = self._workspace.new_empty(0)
+        self.weights.close()
+        self.state.close()
+
     @property
     def nbytes(self) -> int:
         """Device memory beyond the model's weights, graphs included."""

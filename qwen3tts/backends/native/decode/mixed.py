@@ -28,6 +28,10 @@ class MixedFrameDecoder:
         self._rows: dict[Slot, _Inner] = {}
         self._next_slot = 0
 
+    def close(self) -> None:
+        """Frees the core's memory; only release() works afterwards. May be called again."""
+        self.core.close()
+
     @property
     def slots(self) -> int:
         """Rows side by side."""

@@ -84,8 +84,10 @@ class InstalledDecode:
     padding: Tensor
 
     def restore(self, model: Any) -> None:
-        """Gives the model its own decoder back, and the weights the dtypes that they had. May be called again."""
+        """Gives the model its own decoder back, and the weights the dtypes that they had; frees what the core had. May
+        be called again."""
         model.frames = self.plain
+        self.core.close()
         self.form.restore()
 
     def status(self) -> dict[str, Any]:

@@ -132,6 +132,12 @@ class DecoderState:
         tensors = (value for value in vars(self).values() if isinstance(value, Tensor))
         return sum(tensor.nbytes for tensor in tensors if tensor.device == self.device and not tensor.is_pinned())
 
+    def close(self) -> None:
+        """Frees all of it. What the host writes from then on goes nowhere."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.new_empty(0))
+
     # ------------------------------------------------------------ what the host writes
 
     def write_sampling(self, slot: int, talker: SamplerRow, predictor: SamplerRow) -> None:

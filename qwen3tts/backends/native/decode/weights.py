@@ -148,6 +148,11 @@ class DecodeWeights:
             self.fields["projection"] = self.pointer("projection", projection.weight)
             self.fields["projection_bias"] = self.pointer("projection bias", projection.bias)
 
+    def close(self) -> None:
+        """Lets go of all weights; the pointers mean nothing from now on."""
+        self.kept.clear()
+        self.projected_bytes = 0
+
     def pointer(self, name: str, tensor: Tensor, dtype: torch.dtype | None = None) -> int:
         """The address of a tensor that is kept from now on. Raises KernelArgumentError if kernels cannot read it.
 

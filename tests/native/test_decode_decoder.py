@@ -8,16 +8,14 @@ import pytest
 import torch
 
 import qwen3tts
-from qwen3tts.backends.native.checks import DTYPE_CODES
 from qwen3tts.backends.native.decode.capture import bucket_for, buckets
 from qwen3tts.backends.native.decode.frame_decoder import NativeFrameDecoder
 from qwen3tts.backends.native.decode.mixed import MixedFrameDecoder
 from qwen3tts.backends.native.decode.state import PAGE, pool_pages
-from qwen3tts.backends.native.decode.weights import DecodeWeights, store_for_kernels
+from qwen3tts.backends.native.decode.weights import store_for_kernels
 from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder, positions_needed
-from qwen3tts.errors import CapacityError, KernelArgumentError, NumericsError, OptionError
+from qwen3tts.errors import CapacityError, NumericsError, OptionError
 from qwen3tts.model.kv_cache import kv_bytes_per_position
-from qwen3tts.model.layers import independent_rows
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.sampling import SamplingParams
 from qwen3tts.runtime.protocols import RowRequest, Slot
@@ -299,61 +297,7 @@ def test_an_error_or_an_interrupt_of_one_row_leaves_the_others_as_they_were(nati
     assert (core.pages.used, core.free_slots()) == (0, 5)
 
 
-# ---------------------------------------------------------------- weights, buckets
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_weights_keep_their_values_in_the_form_for_kernels(tiny_checkpoint, seed, dtype):
-    with qwen3tts.load(tiny_checkpoint(preset="tiny-mtp"), backend="cpu", dtype=dtype) as tts:
-        talker, runtime = tts.engine.runtime.talker, tts.engine.runtime
-        wide = talker.code_predictor.lm_head[3]
-        with torch.no_grad():
-            wide.weight[2, 1] = 1.0 + 2**-20  # no narrower dtype has it
-        before = {name: (p, p.dtype, p.detach().clone()) for name, p in talker.named_parameters()}
-        x = torch.randn(3, talker.config.transformer.hidden_size, generator=torch.Generator().manual_seed(seed))
-        x = x.to(talker.dtype)
-        logits = talker.logits(x)
-        form = store_for_kernels(talker)
-        weights = DecodeWeights(talker, padding(runtime))
-        for name, p in talker.named_parameters():
-            was, _, value = before[name]
-            assert p is was
-            assert torch.equal(p.detach().float(), value.float())
-        assert torch.equal(talker.logits(x), logits)
-        heads = [head.weight.dtype for head in (talker.codec_head, *talker.code_predictor.lm_head)]
-        assert wide.weight.dtype == torch.float32
-        assert set(heads) <= {talker.dtype, torch.float32}
-        if dtype == "bfloat16":
-            assert heads.count(torch.float32) == form.kept_wide == 1
-        assert {table.weight.dtype for table in talker.code_predictor.model.codec_embedding} == {talker.dtype}
-        assert [head["dtype"] for head in weights.fields["heads"]] == [DTYPE_CODES[kind] for kind in heads[1:]]
-        with exact_arithmetic(runtime.device), independent_rows():
-            table = talker.code_predictor.model.codec_embedding[0].weight[5:6]
-            projected = talker.code_predictor.small_to_mtp_projection(table)
-        (kept,) = [t for t in weights.kept if t.data_ptr() == weights.fields["inputs"][1]]
-        assert torch.equal(kept[5:6], projected)
-        for _ in range(2):
-            form.restore()
-        for name, p in talker.named_parameters():
-            was, kind, value = before[name]
-            assert p is was
-            assert p.dtype == kind
-            assert torch.equal(p, value)
-        assert not any("forward" in vars(module) for module in talker.modules())
-
-
-def test_weights_that_kernels_cannot_read_are_refused(models):
-    runtime = models("float32")
-    weights = DecodeWeights(runtime.talker, padding(runtime))
-    x = torch.zeros(64)
-    for problem, tensor in (
-        ("in torch.float64, expected torch.float32", x.double()),
-        ("not contiguous", x.view(8, 8).T),
-        ("expected a multiple of 16 bytes", x[1:]),
-        ("on meta, expected cpu", x.to("meta")),
-    ):
-        with pytest.raises(KernelArgumentError, match=f"cannot read it: it is .*{problem}"):
-            weights.pointer("it", tensor)
+# ---------------------------------------------------------------- buckets
 
 
 def test_buckets_cover_all_slots():

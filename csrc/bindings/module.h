@@ -12,7 +12,12 @@ inline void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(ad
 
 // One per operation, in the file of its name. All of them are called by bind_all (module.cpp).
 void bind_device(pybind11::module_& m);
+void bind_attention(pybind11::module_& m);
 void bind_blas(pybind11::module_& m);
+void bind_decode(pybind11::module_& m);
+void bind_frame(pybind11::module_& m);
+void bind_graph(pybind11::module_& m);
+void bind_linear(pybind11::module_& m);
 void bind_rms_norm(pybind11::module_& m);
 void bind_sampler(pybind11::module_& m);
 void bind_skinny_product(pybind11::module_& m);

@@ -1,6 +1,7 @@
 #include "common/sampler.h"
 
 #include "common/gpu.h"
+#include "common/launch.h"
 #include "common/reduce.h"
 #include "common/sampling.h"
 
@@ -33,6 +34,7 @@ struct Shared {
   uint32_t top[kGroups];
   uint32_t count[kGroups];
   uint32_t status[kGroups];
+  int winner;
 };
 
 // Survivors in dynamic shared memory: room for the power of two at or above vocab, and at least kThreads.
@@ -163,7 +165,7 @@ template <int EACH> struct Loaded {
   uint32_t present, seen, suppressed;  // one bit per logit
 };
 
-template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerArguments& a, int64_t r) {
+template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerArguments& a, int64_t r, int64_t slot) {
   static_assert(EACH <= 32, "one bit per logit");
   Loaded<EACH> in{};
 #pragma unroll
@@ -172,7 +174,7 @@ template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerAr
     if (i >= a.vocab) continue;
     in.present |= 1u << j;
     in.values[j] = a.logits[r * a.row_stride + i];
-    if (a.seen != nullptr && a.seen[r * a.vocab + i] != 0) in.seen |= 1u << j;
+    if (a.seen != nullptr && a.seen[slot * a.vocab + i] != 0) in.seen |= 1u << j;
     if (a.suppressed != nullptr && a.suppressed[i] != 0) in.suppressed |= 1u << j;
   }
   return in;
@@ -256,14 +258,28 @@ __device__ __forceinline__ int sort_survivors(const Survivors& kept, int count, 
   return 1;
 }
 
+// The whole block copies the token's row of the table. `winner` is the token in one thread and -1 in the others.
+__device__ __forceinline__ void gather(const SamplerArguments& a, int64_t r, int winner, Shared& s) {
+  if (winner >= 0) s.winner = winner;
+  __syncthreads();
+  const uint4* from = reinterpret_cast<const uint4*>(static_cast<const char*>(a.table) + s.winner * a.row_bytes);
+  uint4* to = reinterpret_cast<uint4*>(static_cast<char*>(a.gathered) + r * a.row_bytes);
+  const int pieces = static_cast<int>(a.row_bytes / static_cast<int64_t>(sizeof(uint4)));
+  for (int i = static_cast<int>(threadIdx.x); i < pieces; i += kThreads) to[i] = from[i];
+}
+
 template <int EACH> __global__ void __launch_bounds__(kThreads) sample_kernel(SamplerArguments a, int room) {
   QW_DYNAMIC_SHARED(uint32_t, dynamic);
   __shared__ Shared s;
   const Survivors kept{dynamic, reinterpret_cast<uint16_t*>(dynamic + room)};
+  gpu::launch_dependents();
+  gpu::wait_for_previous();
   const int64_t r = blockIdx.x;
-  const SamplerRow row = a.params[r];
-  const int frame = a.frames[r];
-  const Loaded<EACH> in = load<EACH>(a, r);
+  const int64_t slot = a.slots == nullptr ? r : a.slots[r];
+  if (slot < 0) return;
+  const SamplerRow row = a.params[slot];
+  const int frame = a.frames[slot] + a.frame_offset;
+  const Loaded<EACH> in = load<EACH>(a, r, slot);
   const uint32_t word = gpu::random_word(row.seed, static_cast<uint32_t>(frame), static_cast<uint32_t>(a.codebook), row.part);
   uint32_t keys[EACH];
   uint32_t status = process(a, row, frame, in, keys);
@@ -305,10 +321,13 @@ template <int EACH> __global__ void __launch_bounds__(kThreads) sample_kernel(Sa
     winner = draw(kept, row.top_k > 0 ? smaller(count, row.top_k) : count, each, largest,
                   static_cast<uint32_t>(row.top_p), word, s);
   }
-  if (winner < 0) return;
-  a.picks[r] = winner;
-  if (a.seen != nullptr && (status & kSamplerNoPick) == 0) a.seen[r * a.vocab + winner] = 1;
-  if (a.status != nullptr && status != 0) a.status[r] |= static_cast<int32_t>(status);
+  if (winner >= 0) {
+    if (a.picks != nullptr) a.picks[slot] = winner;
+    if (a.codes != nullptr) a.codes[slot * a.code_stride] = winner;
+    if (a.seen != nullptr && (status & kSamplerNoPick) == 0) a.seen[slot * a.vocab + winner] = 1;
+    if (a.status != nullptr && status != 0) a.status[slot] |= static_cast<int32_t>(status);
+  }
+  if (a.table != nullptr) gather(a, r, winner, s);
 }
 
 __global__ void weights_kernel(const float* x, std::int64_t* weights, int64_t count) {
@@ -337,9 +356,11 @@ template <int EACH> void launch(const SamplerArguments& a, void* stream) {
   int room = kThreads;
   while (room < a.vocab) room *= 2;
   if (EACH == kSamplerMaxVocab / kThreads) allow_shared(&sample_kernel<EACH>, room * kEntryBytes);
-  QW_LAUNCH((sample_kernel<EACH>), dim3(static_cast<unsigned>(a.rows)), dim3(kThreads), room * kEntryBytes,
-            gpu::stream_of(stream), a, room);
+  QW_LAUNCH_DEPENDENT((sample_kernel<EACH>), dim3(static_cast<unsigned>(a.rows)), dim3(kThreads), room * kEntryBytes,
+                      gpu::stream_of(stream), a, room);
 }
+
+bool in_16_bytes(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % sizeof(uint4) == 0; }
 
 }  // namespace
 
@@ -351,7 +372,14 @@ void sample(const SamplerArguments& a, void* stream) {
   if (a.eos_id < -1 || a.eos_id >= a.vocab)
     throw std::invalid_argument("sample: end token " + std::to_string(a.eos_id) + ", expected -1 (none) or one of " +
                                 std::to_string(a.vocab));
+  if ((a.table == nullptr) != (a.gathered == nullptr) ||
+      (a.table != nullptr && (a.row_bytes < 1 || a.row_bytes % static_cast<std::int64_t>(sizeof(uint4)) != 0 ||
+                              !in_16_bytes(a.table) || !in_16_bytes(a.gathered))))
+    throw std::invalid_argument("sample: a table and where to gather belong together, with rows of " +
+                                std::to_string(a.row_bytes) + " bytes; all three are multiples of 16");
   if (a.rows == 0) return;
+  if (a.picks == nullptr && a.codes == nullptr)
+    throw std::invalid_argument("sample: picks and codes are both null, expected one of them or both");
   if (a.vocab <= 8 * kThreads) return launch<8>(a, stream);
   if (a.vocab <= 12 * kThreads) return launch<12>(a, stream);
   launch<kSamplerMaxVocab / kThreads>(a, stream);

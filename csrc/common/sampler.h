@@ -5,6 +5,8 @@
 //   -> top-p -> draw with Philox4x32-10, key = seed, counter = (frame, codebook, part, 0)
 //
 // logits fp32 [rows, vocab] with a row stride; seen u8 [rows, vocab]; suppressed u8 [vocab]; picks i64 [rows].
+// Optionally the block that picked copies the token's row of an embedding table: the next step's input, without a launch.
+// A dependent launch (common/launch.h).
 // Bytes that must move: rows * vocab * 4, with the talker's masks rows * vocab * 5 + vocab.
 //
 // Shape: a block of 256 threads per row; a thread keeps its 8, 12 or 32 logits in registers as ordered 32-bit keys, so
@@ -55,8 +57,18 @@ struct SamplerArguments {
   std::uint8_t* seen;              // nullptr: no penalty. The pick is marked in it, if there is one.
   const std::uint8_t* suppressed;  // nullptr: none
   std::int32_t eos_id;             // -1: never too early
-  std::int64_t* picks;
+  std::int64_t* picks;             // nullptr: not wanted
   std::int32_t* status;            // nullptr: not wanted. Never cleared here.
+
+  // For the decode core, all off when zero.
+  const std::int32_t* slots = nullptr;  // [rows]: which entry of params, frames, seen, status, picks and codes is row
+                                        // r's (nullptr: r); -1: an idle row, for which nothing is written or read
+  std::int32_t frame_offset = 0;        // added to frames
+  std::int32_t* codes = nullptr;        // picks again, at codes[slot * code_stride]
+  std::int64_t code_stride = 0;
+  const void* table = nullptr;          // the picked token's row of `row_bytes` bytes is copied to gathered + r * row_bytes;
+  void* gathered = nullptr;             // all three multiples of 16 bytes
+  std::int64_t row_bytes = 0;
 };
 
 // Asynchronous. Raises std::invalid_argument for impossible arguments, std::runtime_error if the launch fails.

@@ -38,13 +38,13 @@ class EmulationBuildError(RuntimeError):
 
 
 def kernel_sources() -> list[Path]:
-    """The sources with kernels: those in csrc/common that include the portable names."""
-    return sorted(path for path in (ROOT / "csrc" / "common").glob("*.cpp") if "common/gpu.h" in path.read_text())
+    """The sources with kernels."""
+    return sorted(path for path in (ROOT / "csrc" / "common").rglob("*.cpp") if "__global__" in path.read_text())
 
 
 def host_sources() -> list[Path]:
     """The backend's host side, and the emulation itself. A plain-loop stand-in replaces the BLAS libraries."""
-    common = set((ROOT / "csrc" / "common").glob("*.cpp")) - set(kernel_sources())
+    common = set((ROOT / "csrc" / "common").rglob("*.cpp")) - set(kernel_sources())
     backend = {path for path in (ROOT / "csrc" / "hip").glob("*.cpp") if path.name != "blas.cpp"}
     return sorted(common | backend | set(HERE.glob("*.cpp"))) + sorted((HERE / "runtime").glob("*.cpp"))
 
@@ -58,7 +58,8 @@ def device_flags(wave: int, sanitize: bool = False, include: Path = ROOT / "csrc
     """g++ options for everything that sees HIP; ``include`` is the root of the kernels' headers."""
     if wave not in (32, 64):
         raise ValueError(f"wave is {wave}, expected 32 or 64")
-    emulation = [f"-DEMU_WAVE={wave}", f"-I{HERE / 'include'}"]
+    # QWEN3TTS_EMULATE_MMA: else only the kernels without tensor cores would be tested here.
+    emulation = [f"-DEMU_WAVE={wave}", "-DQWEN3TTS_EMULATE_MMA", f"-I{HERE / 'include'}"]
     flags = [*_common_flags(include), "-ffp-contract=off", "-Wno-unknown-pragmas", *emulation]
     return [*flags, "-O1", *SANITIZERS] if sanitize else [*flags, "-O2"]
 

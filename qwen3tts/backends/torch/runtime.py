@@ -87,7 +87,10 @@ class TorchRuntime:
                 )
 
     def close(self) -> None:
-        """Drops the weights, whoever else still holds the runtime."""
+        """Drops the weights, whoever else still holds the runtime, and the memory of a frame decoder that has some."""
+        close = getattr(self.frames, "close", None)
+        if close is not None:
+            close()
         for module in (self.talker, self.codec.model):
             module.to("meta")
 

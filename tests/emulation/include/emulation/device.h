@@ -12,6 +12,8 @@
 
 #define QW_DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulation::dynamic_shared)
 
+#define QW_WAIT_FOR_PREVIOUS emulation::wait_for_previous
+
 // ---------------------------------------------------------------- barriers and fences
 
 inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {

@@ -132,4 +132,9 @@ hipError_t submit_launch(hipStream_t stream, Launch launch);
 extern "C" {
 // From now on, threads and blocks take turns in a random order drawn from `seed`; 0 goes back to ascending order.
 __attribute__((visibility("default"))) void emulation_set_lane_order(unsigned long long seed);
+
+// Copies `bytes` when the next kernel that waits for the one ahead does so, as if that one had written them only then.
+// The first block's threads then wait for each other, which they otherwise do not.
+__attribute__((visibility("default"))) void emulation_arrive_at_wait(void* to, const void* from, std::size_t bytes);
+__attribute__((visibility("default"))) std::size_t emulation_pending_arrivals();  // whose wait has not come
 }

@@ -40,6 +40,9 @@ std::string run(const Launch& launch);
 
 void barrier(const Site& site);
 
+// The end of the kernel ahead, in a dependent launch: see emulation_arrive_at_wait.
+void wait_for_previous();
+
 // Waits for all lanes of the wave. Returns what each of them gave, valid until the caller's next exchange; a lane that
 // the block does not have gives kPoison.
 const uint64_t* exchange(uint64_t given, const Site& site);

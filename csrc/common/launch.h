@@ -1,0 +1,62 @@
+// Launches that may start before the kernel ahead of them in the stream has ended ("programmatic dependent launch" on
+// NVIDIA from compute capability 9.0; plain launches everywhere else). For device sources only.
+//
+// Every kernel that is launched so calls gpu::launch_dependents() first and gpu::wait_for_previous() in all threads,
+// before it reads or writes anything that an earlier kernel of the stream reads or writes. Before the wait it may read
+// what no kernel writes: weights and tables. A kernel ends only after its wait, so the wait covers all earlier kernels.
+#pragma once
+
+#include "common/gpu.h"
+
+#include <utility>
+
+namespace gpu {
+
+// The next kernel's blocks may take their places as soon as all blocks of this one have said so or ended.
+__device__ __forceinline__ void launch_dependents() {
+#if defined(QWEN3TTS_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Returns when the kernel ahead has ended and all it wrote is visible.
+__device__ __forceinline__ void wait_for_previous() {
+#if defined(QWEN3TTS_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#elif defined(QW_WAIT_FOR_PREVIOUS)  // the emulation brings its own
+  QW_WAIT_FOR_PREVIOUS();
+#endif
+}
+
+#ifdef QWEN3TTS_CUDA
+template <class... Parameters, class... Arguments>
+Status launch_dependent(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, Stream stream,
+                        Arguments&&... arguments) {
+  static_assert(sizeof...(Parameters) == sizeof...(Arguments), "a launch gives every parameter of the kernel");
+  int device = 0, major = 0;
+  Status status = cudaGetDevice(&device);
+  if (status == kSuccess) status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (status != kSuccess) return status;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = major >= 9 ? 1 : 0;  // code for older cards does not wait
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...);
+}
+#endif
+
+}  // namespace gpu
+
+// As QW_LAUNCH.
+#ifdef QWEN3TTS_CUDA
+#define QW_LAUNCH_DEPENDENT(kernel, grid, block, shared, stream, ...)                                         \
+  gpu::check(gpu::launch_dependent(kernel, (grid), (block), (shared), (stream), __VA_ARGS__), "launch of " #kernel)
+#else
+#define QW_LAUNCH_DEPENDENT QW_LAUNCH
+#endif

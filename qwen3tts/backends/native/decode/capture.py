@@ -1,0 +1,61 @@
+"""Which numbers of rows have a graph of their own, and capturing them at load."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+"""rows that a launch covers; idle ones among them cost little"""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One graph."""
+
+    rows: int
+    frames: int
+    launches: int
+    seconds: float
+    nbytes: int
+    """device memory that was free before and is not now"""
+
+
+def buckets(slots: int) -> tuple[int, ...]:
+    """Numbers of rows, ascending; the last one covers all slots."""
+    return (*(rows for rows in BUCKETS if rows < slots), slots)
+
+
+def bucket_for(rows: int, available: Sequence[int]) -> int:
+    """The least bucket that covers so many rows."""
+    return next(bucket for bucket in available if bucket >= rows)
+
+
+def capture_graphs(
+    decoder: Any, rows: Sequence[int], frames: Sequence[int], device: torch.device, stream: int
+) -> tuple[Captured, ...]:
+    """Captures every number of rows with every number of frames. All slots must be idle.
+
+    Each number of rows runs a frame first, in which idle slots write nothing: kernels are loaded before a capture."""
+    made = []
+    for count in sorted(rows, reverse=True):  # the largest first: what it needs of the runtime serves the others, too
+        decoder.frames(count, 1, stream)
+        for depth in sorted(set(frames)):
+            free, started = _free_bytes(device), time.perf_counter()
+            launches = decoder.capture(count, depth)
+            seconds, used = time.perf_counter() - started, max(0, free - _free_bytes(device))
+            made.append(Captured(count, depth, launches, seconds, used))
+            logger.info(
+                "captured %d frame%s of %d row%s: %d launches, %.0f ms, %.1f MB",
+                depth, "" if depth == 1 else "s", count, "" if count == 1 else "s", launches, 1e3 * seconds, used / 1e6,
+            )  # fmt: skip
+    return tuple(made)
+
+
+def _free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0

@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""Checks and times the decode core on a GPU, on full-size weights that are drawn there (no checkpoint is needed).
+
+    python scripts/bench_decode.py --json out.json [--preset 0.6b,1.7b] [--rows 1,8,32,64] [--backend cuda]
+
+Checked first: codes in fp32 equal to the plain torch decoder's on the same card (greedy and sampled); in bf16 a row's
+codes are the same alone and among others, in any slot, with 1 and with 4 frames a replay, replayed and eager.
+
+Timed then, in bf16 with the sampling that is the default: `advance`, 100 frames a run after one run of warm-up, with
+contexts that grow from 200 to 700 positions; CUDA events around the call, so all launches, sampling and the copies of
+the codes are inside, the codec is not. Prefill: `admit` of one prompt of 40 rows, by events and by the host's clock.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import qwen3tts
+from qwen3tts.backends.native import open_native
+from qwen3tts.backends.native.decode.frame_decoder import NativeFrameDecoder
+from qwen3tts.backends.native.decode.weights import store_for_kernels
+from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder
+from qwen3tts.backends.torch.runtime import stored_dtype
+from qwen3tts.checkpoint.config import parse_config
+from qwen3tts.checkpoint.json_object import JsonObject
+from qwen3tts.model.config import TalkerConfig
+from qwen3tts.model.sampling import SamplingParams
+from qwen3tts.model.talker import Talker
+from qwen3tts.runtime.protocols import RowRequest
+from qwen3tts.synthetic.configs import build_configs
+
+TEXT_ROWS = 1000
+"""of the text table, which decoding does not read"""
+CONTEXT, RUN, RUNS = 200, 100, 5
+
+
+def talker_config(preset: str) -> TalkerConfig:
+    """The sizes of a released model."""
+    ids = {"vocab": TEXT_ROWS, "assistant": 1, "im_end": 2, "im_start": 3, "tts_bos": 4, "tts_eos": 5, "tts_pad": 6}
+    config, codec = build_configs(preset, "custom_voice", ids, "4.57.2")
+    parsed = parse_config(JsonObject("config.json", "", config), JsonObject("codec", "", codec))
+    return parsed.talker
+
+
+def draw_talker(config: TalkerConfig, dtype: torch.dtype, device: torch.device, seed: int = 1) -> Talker:
+    """Random weights, all of them values that bf16 has; the end of speech is never drawn."""
+    with torch.device("meta"):
+        talker = Talker(config)
+    talker.to_empty(device=device)
+    generator = torch.Generator(device).manual_seed(seed)
+    for name, parameter in talker.named_parameters():
+        drawn = torch.ones_like(parameter)
+        if parameter.ndim > 1:
+            scale = 0.5 if "embedding" in name else (2.5 if "head" in name else 1.0) / parameter.shape[-1] ** 0.5
+            drawn = torch.randn(parameter.shape, generator=generator, device=device) * scale
+        elif name.endswith("bias"):
+            drawn = torch.zeros_like(parameter)
+        parameter.data = drawn.bfloat16().to(stored_dtype(name, torch.bfloat16, dtype))
+    talker.codec_head.weight.data[config.codec_eos_id] = 0
+    with torch.inference_mode():
+        talker.eval().prepare(8192)
+    return talker.requires_grad_(False)
+
+
+def requests(talker: Talker, count: int, frames: int, *, prompt: int, sampled: bool = True) -> list[RowRequest]:
+    """Rows with prompts and texts of their own, from embeddings of random size."""
+    hidden, made = talker.config.transformer.hidden_size, []
+    for i in range(count):
+        generator = torch.Generator(talker.device).manual_seed(100 + i)
+        length = prompt if count == 1 else prompt + i % 3
+        x = torch.randn(length + 20, hidden, generator=generator, device=talker.device).to(talker.dtype)
+        params = SamplingParams(sampled, 0.9, 50, 1.0)
+        made.append(
+            RowRequest(
+                prefill=x[:length], trailing=x[length:], talker=params, predictor=params,
+                repetition_penalty=1.05 if sampled else 1.0, seed=7 + i, part=0, max_frames=frames,
+            )
+        )
+    return made
+
+
+def speak(decoder: Any, rows: list[RowRequest], step: int, places: list[int] | None = None) -> list[torch.Tensor]:
+    """All frames of the rows. places: fill other slots in between, which are released at once."""
+    slots, fillers = [], []
+    if places is None:
+        slots = decoder.admit(rows)
+    else:
+        for row, place in zip(rows, places, strict=True):
+            while len(fillers) + len(slots) < place:
+                fillers += decoder.admit([dataclasses.replace(row, max_frames=1)])
+            slots += decoder.admit([row])
+        for slot in fillers:
+            decoder.release(slot)
+    codes: dict[Any, list[torch.Tensor]] = {slot: [] for slot in slots}
+    for _ in range(0, rows[0].max_frames, step):
+        batch = decoder.advance(step, slots)
+        for slot, made, count in zip(batch.slots, batch.codes, batch.counts, strict=True):
+            codes[slot].append(made[:count])
+    for slot in slots:
+        decoder.release(slot)
+    return [torch.cat(parts) for parts in codes.values()]
+
+
+def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> str:
+    """ "equal", or where the first difference is."""
+    for row, (x, y) in enumerate(zip(a, b, strict=True)):
+        if x.shape != y.shape:
+            return f"row {row}: {len(x)} and {len(y)} frames"
+        different = (x != y).nonzero()
+        if len(different):
+            return f"row {row}: first difference at frame {int(different[0, 0])}, codebook {int(different[0, 1])}"
+    return "equal"
+
+
+class Bench:
+    """One model on one card."""
+
+    def __init__(self, backend: str, preset: str) -> None:
+        self.native, self.config = open_native(backend), talker_config(preset)
+        self.device = self.native.device
+
+    def core(self, talker: Talker, slots: int, *, depth: int = 4, graphs: bool = True) -> NativeFrameDecoder:
+        """A decode core with room for contexts of 1,000 positions."""
+        padding = torch.zeros(self.config.transformer.hidden_size, device=self.device, dtype=talker.dtype)
+        return NativeFrameDecoder(
+            self.native, talker, padding, slots=slots, max_positions=2048, kv_bytes=None, frames_per_replay=depth,
+            graphs=graphs,
+        )  # fmt: skip
+
+    def check_fp32(self, frames: int, rows: int = 8) -> dict[str, str]:
+        """Codes against the plain torch decoder on the same card."""
+        talker, found = draw_talker(self.config, torch.float32, self.device), {}
+        padding = torch.zeros(self.config.transformer.hidden_size, device=self.device)
+        plain = TorchFrameDecoder(talker, padding, slots=rows, max_positions=2048, kv_bytes=None)
+        wanted = {
+            kind: speak(plain, requests(talker, rows, frames, prompt=30, sampled=kind == "sampled"), frames)
+            for kind in ("greedy", "sampled")
+        }
+        form = store_for_kernels(talker)
+        for kind, codes in wanted.items():
+            got = speak(
+                self.core(talker, rows, graphs=False),
+                requests(talker, rows, frames, prompt=30, sampled=kind == "sampled"), frames,
+            )  # fmt: skip
+            found[kind] = same(codes, got)
+        form.restore()
+        return found
+
+    def check_bf16(self, frames: int) -> dict[str, str]:
+        """A row's codes in every company and form."""
+        talker = draw_talker(self.config, torch.bfloat16, self.device)
+        store_for_kernels(talker)
+        rows = requests(talker, 64, frames, prompt=40)
+        many, one = self.core(talker, 64), self.core(talker, 1)
+        eager = self.core(talker, 64, graphs=False)
+        together = speak(many, rows, frames)
+        alone = [speak(one, [rows[i]], frames)[0] for i in (0, 5, 17, 63)]
+        found = {
+            "alone and among 64": same([together[i] for i in (0, 5, 17, 63)], alone),
+            "8 and 64": same(together[:8], speak(many, rows[:8], frames)),
+            "20 and 64": same(together[:20], speak(many, rows[:20], frames)),
+            "other slots": same([together[5]], speak(many, [rows[5]], frames, [37])),
+            "1 and 4 frames a replay": same(together[:8], speak(many, rows[:8], 1)),
+            "eager and replayed": same(together, speak(eager, rows, frames)),
+        }
+        again = [speak(one, [rows[0]], frames)[0] for _ in range(20)]
+        found["20 times"] = same([together[0]] * 20, again)
+        return found
+
+    def speed(self, talker: Talker, rows: int, depth: int) -> dict[str, Any]:
+        """ms per frame over growing contexts."""
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info(self.device)[0]
+        started = time.perf_counter()
+        core = self.core(talker, rows, depth=depth)
+        torch.cuda.synchronize()
+        built = time.perf_counter() - started
+        used = free - torch.cuda.mem_get_info(self.device)[0]
+        slots = core.admit(requests(talker, rows, RUN * (RUNS + 1) + 1, prompt=CONTEXT - RUN))
+        times = []
+        for run in range(RUNS + 1):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            made = core.advance(RUN, slots)
+            end.record()
+            end.synchronize()
+            if made.counts != (RUN,) * rows:
+                raise SystemExit(f"{made.counts} frames were made, expected {RUN} of each of {rows} rows")
+            if run:
+                times.append(begin.elapsed_time(end) / RUN)
+        for slot in slots:
+            core.release(slot)
+        prefill = self.prefill(core, talker) if rows == 1 else None
+        launches = {f"{g.rows} x {g.frames}": g.launches for g in core.captured if g.rows == rows}
+        return {
+            "rows": rows, "frames_per_replay": depth, "ms_per_frame": round(statistics.median(times), 4),
+            "ms_per_frame_runs": [round(t, 4) for t in times], "launches": launches,
+            "core_seconds": round(built, 2), "core_megabytes": round(used / 1e6, 1), "prefill": prefill,
+        }  # fmt: skip
+
+    def prefill(self, core: NativeFrameDecoder, talker: Talker) -> dict[str, float]:
+        """ms of one prompt of 40 rows, and of a prompt and the first frame's codes on the host."""
+        device_ms, host_ms, first_ms = [], [], []
+        for run in range(12):
+            row = requests(talker, 1, 4, prompt=40)
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            begin.record()
+            slots = core.admit(row)
+            end.record()
+            admitted = time.perf_counter()
+            core.advance(1, slots)
+            done = time.perf_counter()
+            core.release(slots[0])
+            if run > 1:
+                device_ms.append(begin.elapsed_time(end))
+                host_ms.append(1e3 * (admitted - started))
+                first_ms.append(1e3 * (done - started))
+        names = ("events_ms", "host_ms", "first_codes_ms")
+        return {n: round(statistics.median(v), 3) for n, v in zip(names, (device_ms, host_ms, first_ms), strict=True)}
+
+
+def machine(commit: str | None) -> dict[str, Any]:
+    """Card, driver and versions."""
+    smi = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem", "--format=csv,noheader"]
+    facts = subprocess.run(smi, capture_output=True, text=True).stdout.strip()
+    return {
+        "card": facts or torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
+        "qwen3tts": qwen3tts.__version__, "commit": commit,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="cuda", choices=("cuda", "hip"))
+    parser.add_argument("--preset", default="0.6b,1.7b")
+    parser.add_argument("--rows", default="1,8,32,64")
+    parser.add_argument("--depths", default="1,4", help="frames per replay")
+    parser.add_argument("--no-check", action="store_true")
+    parser.add_argument("--check-frames", type=int, default=24)
+    parser.add_argument("--commit", help="named in the JSON")
+    parser.add_argument("--json", type=Path)
+    a = parser.parse_args()
+    result: dict[str, Any] = {"what": __doc__, "machine": machine(a.commit), "models": {}}
+    for preset in a.preset.split(","):
+        bench = Bench(a.backend, preset)
+        entry: dict[str, Any] = {"speed": []}
+        result["models"][preset] = entry
+        if not a.no_check:
+            for name in ("fp32", "bf16"):
+                started = time.perf_counter()
+                check = bench.check_fp32 if name == "fp32" else bench.check_bf16
+                entry[name] = check(a.check_frames)
+                print(preset, name, entry[name], f"{time.perf_counter() - started:.1f} s", flush=True)
+        talker = draw_talker(bench.config, torch.bfloat16, bench.device)
+        store_for_kernels(talker)
+        for rows in map(int, a.rows.split(",")):
+            for depth in map(int, a.depths.split(",")):
+                entry["speed"].append(bench.speed(talker, rows, depth))
+                print(preset, entry["speed"][-1], flush=True)
+        if a.json:
+            a.json.write_text(json.dumps(result, indent=1) + "\n")
+    checks = [m.get(kind, {}) for m in result["models"].values() for kind in ("fp32", "bf16")]
+    raise SystemExit(1 if any(found != "equal" for check in checks for found in check.values()) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -108,6 +108,7 @@ def test_it_speaks_the_same_and_leaves_nothing_behind(with_kernels):
     assert [graph[:2] for graph in status["graphs"]] == [(3, 1), (3, 2), (2, 1), (2, 2), (1, 1), (1, 2)]
     tts.restore_optimization_plan()
     assert runtime.frames is plain is tts.turns.decoder
+    assert core.nbytes == 0
     after = runtime.talker.state_dict()
     assert list(after) == list(weights)
     for name, (dtype, value) in weights.items():
@@ -150,6 +151,21 @@ def test_the_check_passes_and_sees_what_is_wrong(with_kernels, monkeypatch, dtyp
     with monkeypatch.context() as patch:
         patch.setattr(core.state, "fetched_codes", lambda slot, count: fetched(slot, count) ^ (count > 1))
         assert not CORE.check(runtime, applied.result.state, result.context).passed
+
+
+def test_closing_the_model_frees_the_core(native, tiny_checkpoint):
+    folder = tiny_checkpoint(preset="tiny-mtp", eos_gain=1.0, override=NARROW)
+    with qwen3tts.load(folder, backend="cpu", runtime=RuntimeOptions(max_streams=1, max_positions=64)) as tts:
+        tts.engine.runtime.native = native
+        tts.apply_optimization_plan(CORE)
+        core = tts.engine.runtime.frames.core
+        assert core.nbytes > core.state.pool.nbytes > 0
+        stream = tts.stream("One.", "ryan", "english", options=GenerateOptions(max_frames=4))
+        next(stream)
+    assert core.nbytes == 0
+    assert core.weights.kept == []
+    stream.close()
+    assert core.free_slots() == 1
 
 
 def test_a_failed_start_leaves_the_model_as_it_was(with_kernels, monkeypatch):

@@ -51,7 +51,9 @@ def test_it_speaks_the_same_and_leaves_nothing_behind(tts):
     (entry,) = tts.optimization_manifest("inference")["passes"]
     status = entry["runtime_status"]
     assert (status["norms"], status["blocks"], status["sampler"]) == (norms, blocks, True)
-    assert entry["configuration"] == {"norms": True, "sampler": True, "markers": False}
+    options = {"norms": True, "sampler": True, "decode": False, "frames_per_replay": 4, "markers": False}
+    assert entry["configuration"] == options
+    assert status["decode"] is None
     assert list(runtime.talker.state_dict()) == keys
     tts.restore_optimization_plan()
     assert modules_with_a_forward(tts) == []

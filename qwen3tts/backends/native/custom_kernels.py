@@ -1,7 +1,8 @@
-"""The pass `custom-kernels`: RMSNorm and the sampler as kernels of the CUDA or HIP backend.
+"""The pass `custom-kernels`: RMSNorm, the sampler and whole frames as kernels of the CUDA or HIP backend.
 
 Norms read the parameters' own storage and round where the model rounds; where a block adds its attention to the
-residual and norms the sum, one kernel does both. The sampler picks the same codes, bit for bit."""
+residual and norms the sum, one kernel does both. The sampler picks the same codes, bit for bit. The decode core makes
+whole frames on the device (docs/decode.md); what it does not make goes on as it was, with norms and sampler."""
 
 import functools
 import math
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 
 from qwen3tts.backends.native.cases import units_in_last_place
 from qwen3tts.backends.native.checks import FLOATS
+from qwen3tts.backends.native.decode.frame_decoder import FRAMES_PER_WAIT
+from qwen3tts.backends.native.decode.part import InstalledDecode, decode_problem, install
 from qwen3tts.backends.native.module import Native, open_native
 from qwen3tts.backends.native.picker import NativePicker
 from qwen3tts.backends.native.rms_norm import FP32_UNITS, NARROW_UNITS, add_rms_norm, rms_norm
@@ -23,7 +26,7 @@ from qwen3tts.backends.native.sampler import SamplerRow, pack_rows, sample, samp
 from qwen3tts.errors import BackendError, KernelArgumentError, OptimizationCompatibilityError
 from qwen3tts.model.layers import Angles, AttentionCache, DecoderBlock, RMSNorm
 from qwen3tts.model.sampling import SamplingParams
-from qwen3tts.optimization.passes import Evidence, OptimizationPass, PassContext, PassResult, check_flag
+from qwen3tts.optimization.passes import Evidence, OptimizationPass, PassContext, PassResult, check_flag, fail_option
 from qwen3tts.optimization.registry import register
 
 CHECKED_PICKS = 8
@@ -109,6 +112,7 @@ class _State:
     patched: list[nn.Module] = field(default_factory=list)
     picker: Any = None
     """the one that was replaced"""
+    decode: InstalledDecode | None = None
     marked: list[tuple[Any, str]] = field(default_factory=list)
 
 
@@ -124,12 +128,19 @@ class CustomKernels(OptimizationPass):
     """RMSNorm of talker, code predictor and codec transformer"""
     sampler: bool = True
     """the draw of every code"""
+    decode: bool = False
+    """whole frames as one replayed graph of fused kernels"""
+    frames_per_replay: int = 4
+    """of the decode core: frames in one graph, 1 to 32; a row that may make fewer idles for the rest"""
     markers: bool = False
     """ranges named after the stages for NVIDIA's (NVTX) and AMD's (ROCTX) profilers"""
 
     def __post_init__(self) -> None:
-        for name in ("norms", "sampler", "markers"):
+        for name in ("norms", "sampler", "decode", "markers"):
             check_flag(name, getattr(self, name))
+        frames = self.frames_per_replay
+        if isinstance(frames, bool) or not isinstance(frames, int) or not 1 <= frames <= FRAMES_PER_WAIT:
+            fail_option("frames_per_replay", frames, f"a whole number from 1 to {FRAMES_PER_WAIT}")
 
     def validate(self, model: Any, context: PassContext) -> None:
         """Raises OptimizationCompatibilityError without kernels for the model's device, dtype and vocabulary."""
@@ -141,12 +152,15 @@ class CustomKernels(OptimizationPass):
                 NativePicker(native, model.talker)
             except KernelArgumentError as error:
                 raise OptimizationCompatibilityError(str(error)) from error
+        problem = decode_problem(model, native) if self.decode else None
+        if problem is not None:
+            raise OptimizationCompatibilityError(problem)
         if self.markers and torch.version.cuda is None and torch.version.hip is None:
             raise OptimizationCompatibilityError("markers=True needs a torch that was built for CUDA or ROCm.")
 
     def apply(self, model: Any, context: PassContext) -> PassResult:
-        """Sets the forward of norms and blocks, the frame decoder's picker, and the markers."""
-        if not (self.norms or self.sampler or self.markers):
+        """Sets the forward of norms and blocks, the frame decoder's picker, the frame decoder, and the markers."""
+        if not (self.norms or self.sampler or self.decode or self.markers):
             return self.not_applicable_result(model, "all its options are off")
         state = _State(native_of(model))
         if self.norms:
@@ -156,6 +170,8 @@ class CustomKernels(OptimizationPass):
         if self.sampler:
             state.picker = model.frames.picker
             model.frames.picker = NativePicker(state.native, model.talker)
+        if self.decode:
+            state.decode = install(model, state.native, self.frames_per_replay)
         if self.markers:
             for owner, method in ((model.frames, "admit"), (model.frames, "advance"), (model.codec, "decode")):
                 vars(owner)[method] = _marked(f"qwen3tts.{method}", getattr(owner, method))
@@ -166,6 +182,8 @@ class CustomKernels(OptimizationPass):
         """Takes away what apply has set."""
         for owner, method in state.marked:
             vars(owner).pop(method, None)
+        if state.decode is not None:
+            state.decode.restore(model)
         if state.picker is not None:
             model.frames.picker = state.picker
         for module in state.patched:
@@ -181,10 +199,12 @@ class CustomKernels(OptimizationPass):
             "norms": sum(isinstance(module, RMSNorm) for module in patched),
             "blocks": sum(isinstance(module, DecoderBlock) for module in patched),
             "sampler": result.state.picker is not None,
+            "decode": None if result.state.decode is None else result.state.decode.status(),
         }
 
     def check(self, model: Any, state: _State, context: PassContext) -> Evidence:
-        """Every width and dtype of the norms that were replaced, and 8 rows of picks, on fresh random inputs."""
+        """Every width and dtype of the norms that were replaced, 8 rows of picks and, where the decode core makes them,
+        a few frames of 4 prompts, on fresh random inputs."""
         started = time.perf_counter()
         seed = secrets.randbits(32)
         generator = torch.Generator().manual_seed(seed)
@@ -193,11 +213,14 @@ class CustomKernels(OptimizationPass):
             errors = [_norm_error(norm, state.native, generator) for norm in norms.values()]
             if state.picker is not None:
                 errors.append(_sampler_error(model, state.native, generator))
+            if state.decode is not None:
+                errors.append(state.decode.error(model, generator))
         worst = max(errors, default=0.0) if all(map(math.isfinite, errors)) else math.nan
         return Evidence(
-            compared=f"{len(norms)} norms and {0 if state.picker is None else CHECKED_PICKS} picks on random inputs of "
-            f"the seed {seed}, as a part of what rounding allows",
-            reference="model.layers.RMSNorm and model.sampling in plain torch",
+            compared=f"{len(norms)} norms, {0 if state.picker is None else CHECKED_PICKS} picks and "
+            f"{0 if state.decode is None else state.decode.checked_frames} frames on random inputs of the seed {seed}, "
+            "as a part of what rounding allows",
+            reference="model.layers.RMSNorm, model.sampling and the frame decoder in plain torch",
             error=worst,
             bound=1.0,
             passed=worst <= 1.0,

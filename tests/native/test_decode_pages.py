@@ -26,7 +26,8 @@ def test_pages_belong_to_one_owner_and_all_come_back(seed, pages, page):
             assert allocator.pages_for(positions) == count
             if count > free:
                 refused += 1
-                with pytest.raises(CapacityError, match=f"take {count} pages of {page}, but {free} of {pages} are free"):
+                refusal = f"take {count} pages of {page}, but {free} of {pages} are free"
+                with pytest.raises(CapacityError, match=refusal):
                     allocator.reserve(step, positions)
                 assert allocator.free == free
                 assert allocator.owned(step) == ()

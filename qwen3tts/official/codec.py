@@ -17,7 +17,7 @@ from qwen3tts.checkpoint import TensorReader, check_layout, codec_keys, load_mod
 from qwen3tts.checkpoint.codec_config import parse_codec_config
 from qwen3tts.checkpoint.json_object import read_json
 from qwen3tts.checkpoint.opening import CODEC_FOLDER
-from qwen3tts.errors import VoiceError
+from qwen3tts.errors import VoiceError, shortened
 from qwen3tts.model.codec_decoder import CodecDecoder
 from qwen3tts.model.codec_encoder import CodecEncoder
 from qwen3tts.model.config import CodecConfig
@@ -173,7 +173,7 @@ def _whole_numbers(codes: Any) -> torch.Tensor:
     try:
         tensor = codes.detach().cpu() if isinstance(codes, torch.Tensor) else torch.from_numpy(np.array(codes))
     except (TypeError, ValueError) as error:  # ragged lists, arrays of objects
-        raise VoiceError(f"Codes cannot be made of a {type(codes).__name__}: {error}.") from None
+        raise VoiceError(f"Codes cannot be made of a {type(codes).__name__}: {shortened(error)}.") from None
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise VoiceError(f"Codes are whole numbers, not {tensor.dtype}.")
     return tensor.to(torch.int64)

@@ -4,7 +4,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 
 from qwen3tts.errors import OptionError
-from qwen3tts.options import GenerateOptions, StreamOptions, TextStreamOptions
+from qwen3tts.options import GenerateOptions, Options, StreamOptions, TextStreamOptions, checked
 from qwen3tts.runtime.async_streams import AsyncSpeechStream, AsyncTextStream
 from qwen3tts.runtime.engine import Engine, RowSpec
 from qwen3tts.runtime.generation import Progress
@@ -62,9 +62,11 @@ class Streaming(ABC):
         """Speaks one text while it is made: iterate the result for AudioChunks. The joined chunks equal generate()'s
         audio with the same options and text_mode="streamed", which is the default here.
 
-        A stream holds one of the model's max_streams until it ends, is closed or is collected. Raises as generate."""
-        spec = self._spec(text, voice, language, instruct, options, batch=1, default_mode="streamed")
-        return SpeechStream(self, spec, stream_options or StreamOptions())
+        A stream holds one of the model's max_streams until it ends, is closed or is collected. Raises as generate;
+        codec_chunking="official" is refused, because streams decode exactly."""
+        given, cutting = _checked(options, stream_options, StreamOptions)
+        spec = self._spec(text, voice, language, instruct, given, batch=1, default_mode="streamed")
+        return SpeechStream(self, spec, cutting)
 
     def generate_long(
         self,
@@ -103,8 +105,9 @@ class Streaming(ABC):
         stream_options: StreamOptions | None = None,
     ) -> AsyncSpeechStream:
         """stream() for asyncio: `async for chunk in tts.astream(...)`. A wrong request raises here already."""
-        spec = self._spec(text, voice, language, instruct, options, batch=1, default_mode="streamed")
-        return AsyncSpeechStream(lambda: SpeechStream(self, spec, stream_options or StreamOptions()), spec.seed)
+        given, cutting = _checked(options, stream_options, StreamOptions)
+        spec = self._spec(text, voice, language, instruct, given, batch=1, default_mode="streamed")
+        return AsyncSpeechStream(lambda: SpeechStream(self, spec, cutting), spec.seed)
 
     def aopen_text_stream(
         self,
@@ -116,9 +119,7 @@ class Streaming(ABC):
         stream_options: TextStreamOptions | None = None,
     ) -> AsyncTextStream:
         """open_text_stream() for asyncio; call it inside a running event loop."""
-        return AsyncTextStream(
-            self.open_text_stream(voice, language, instruct, options, stream_options=stream_options)
-        )
+        return AsyncTextStream(self.open_text_stream(voice, language, instruct, options, stream_options=stream_options))
 
     def open_text_stream(
         self,
@@ -132,12 +133,26 @@ class Streaming(ABC):
         """Speaks a text that arrives in pieces: push_text, finish, and take the audio by iterating or with poll().
 
         The codes equal those of the whole text with text_mode="streamed" and text_lookahead_tokens=stream.lookahead,
-        however it was cut. Raises as generate; a text_mode of "whole" and text_lookahead_tokens are refused."""
-        given = options or GenerateOptions()
+        however it was cut. It takes one of the model's max_streams when the speech starts, not before. Raises as
+        generate; a text_mode of "whole", text_lookahead_tokens and codec_chunking="official" are refused."""
+        given, settings = _checked(options, stream_options, TextStreamOptions)
         if given.text_mode == "whole" or given.text_lookahead_tokens is not None:
             raise OptionError(
                 "A text stream is streamed text whose lookahead is stream_options.min_start_tokens: leave text_mode "
                 "and text_lookahead_tokens out."
             )
         spec = self._spec("(to come)", voice, language, instruct, given, batch=1, default_mode="streamed")
-        return TextStream(self, spec, stream_options or TextStreamOptions())
+        return TextStream(self, spec, settings)
+
+
+def _checked(
+    options: GenerateOptions | None, stream_options: Options | None, kind: type[Options]
+) -> tuple[GenerateOptions, Options]:
+    """Both with their defaults. Raises OptionError for wrong classes, and for what no stream can do."""
+    given = checked("options", options, GenerateOptions)
+    if given.codec_chunking == "official":
+        raise OptionError(
+            "codec_chunking='official' cuts the whole speech into chunks of 300 frames and is for generate(): a stream "
+            "decodes exactly, each frame once. Leave it out."
+        )
+    return given, checked("stream_options", stream_options, kind)

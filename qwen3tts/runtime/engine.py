@@ -58,6 +58,11 @@ class Engine:
         self._after_reference: dict[bytes, Any] = {}
         """codec states by the bytes of the reference codes, the last used one last"""
 
+    def forget_references(self) -> None:
+        """Closes the kept codec states: another codec cannot go on from them."""
+        while self._after_reference:
+            self.runtime.codec.close(self._after_reference.popitem()[1])
+
     # ------------------------------------------------------------ prompts
 
     def prompt(self, spec: RowSpec) -> Prompt:

@@ -1,10 +1,20 @@
 """One call at a time on a model, and slots that are freed wherever their owner dies."""
 
 import threading
+import weakref
 from collections import deque
 from types import TracebackType
+from typing import Protocol
 
 from qwen3tts.runtime.protocols import FrameDecoder, Slot
+
+
+class EndsWithModel(Protocol):
+    """Something that must not outlive the model it uses."""
+
+    def model_closed(self) -> None:
+        """Frees what it holds of the model and wakes whoever waits for it. Called inside a turn."""
+        ...
 
 
 class Turns:
@@ -18,6 +28,7 @@ class Turns:
         self._lock = threading.RLock()
         self._depth = 0
         self._abandoned: deque[Slot] = deque()
+        self._streams: weakref.WeakSet[EndsWithModel] = weakref.WeakSet()
 
     @property
     def nested(self) -> bool:
@@ -47,6 +58,19 @@ class Turns:
                     self._sweep()
             finally:
                 self._lock.release()
+
+    def watch(self, stream: EndsWithModel) -> None:
+        """Has `stream` told when the model closes, if it still exists then."""
+        self._streams.add(stream)
+
+    def end_streams(self) -> None:
+        """Tells them. Call inside the turn that closes the model."""
+        while True:
+            try:
+                stream = self._streams.pop()
+            except KeyError:
+                return
+            stream.model_closed()
 
     def _sweep(self) -> None:
         while self._abandoned:

@@ -1,6 +1,7 @@
 """Loads a checkpoint into the plain torch model."""
 
 import torch
+from torch import Tensor
 
 from qwen3tts.backends.torch.codec import TorchCodecDecoder
 from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder
@@ -8,6 +9,7 @@ from qwen3tts.checkpoint import Checkpoint, load_module
 from qwen3tts.errors import OptionError
 from qwen3tts.model.codec_decoder import CodecDecoder
 from qwen3tts.model.config import ModelConfig
+from qwen3tts.model.layers import RotaryTable
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.talker import Talker
 from qwen3tts.options import RuntimeOptions
@@ -43,9 +45,13 @@ class TorchRuntime:
         self.codec = TorchCodecDecoder(codec, self.device)
 
     def close(self) -> None:
-        """Drops the weights, whoever else still holds the runtime."""
+        """Drops rows, weights and what was derived from them, whoever else still holds the runtime."""
+        self.frames.close()
         for module in (self.talker, self.codec.model):
             module.to("meta")
+            for part in module.modules():  # parameters and buffers are elsewhere
+                for name in [name for name, value in vars(part).items() if isinstance(value, Tensor | RotaryTable)]:
+                    delattr(part, name)
 
 
 def load_runtime(

@@ -178,8 +178,8 @@ class StreamOptions:
         sizes = self.chunk_frames
         if not isinstance(sizes, tuple) or not sizes:
             _fail("chunk_frames", sizes, "a tuple with at least one size, for instance (1, 2, 4, 8, 12)")
-        for size in sizes:
-            _whole("chunk_frames", size, 1)
+        for i, size in enumerate(sizes):
+            _whole(f"chunk_frames[{i}]", size, 1)
         if self.left_context_frames is not None:
             _whole("left_context_frames", self.left_context_frames, 0)
 

@@ -112,6 +112,12 @@ def test_what_fits(tokens, seconds, fits):
     assert (misfit(tokens, seconds) is None) == fits
 
 
+def test_one_token_is_no_tokens():
+    assert misfit(1, 0.01).startswith("The transcript has 1 token, too many for")
+    assert misfit(1, 60).startswith("The transcript has 1 token, too few for")
+    assert misfit(2, 60).startswith("The transcript has 2 tokens, too few for")
+
+
 def test_short_recordings_warn(base_tts, caplog):
     base_tts.clone((signal("voice", 12_000, 1), SAMPLE_RATE))
     assert "lasts 0.50 s" in caplog.text

@@ -1,6 +1,7 @@
 """The streaming half of TTS: audio out, text in, long texts."""
 
 import dataclasses
+import numbers
 from abc import ABC, abstractmethod
 
 from qwen3tts.errors import OptionError
@@ -83,10 +84,15 @@ class Streaming(ABC):
         sentences, with one voice and one seed; joins them with short fades and reports parts that hit their limit.
 
         Parts run side by side, up to max_streams of them. Raises as generate, before the first part is spoken."""
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 8:
-            raise OptionError(f"max_tokens is {max_tokens!r}; expected a whole number from 8 up.")
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, numbers.Integral) or max_tokens < 8:
+            raise OptionError(f"max_tokens is {max_tokens!r:.60}; expected a whole number from 8 up.")
         encode = self.engine.template.tokenizer.encode
         texts = split_text(clean_text(text), lambda piece: len(encode(piece)), max_tokens)
+        if len(texts) > 1 and options is not None and options.rng == "torch":
+            raise OptionError(
+                f"The text has {len(texts)} parts, and rng='torch' cannot draw for several: use rng='philox', or a "
+                "larger max_tokens that leaves the text in one part."
+            )
         first = self._spec(texts[0], voice, language, instruct, options, batch=len(texts))
         specs = [dataclasses.replace(first, text=clean_text(part), part=i) for i, part in enumerate(texts)]
         with self.turns:

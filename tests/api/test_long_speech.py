@@ -64,5 +64,7 @@ def test_bad_input(tts):
         tts.generate_long(TEXT, "ryan", max_tokens=3)
     with pytest.raises(TextError):
         tts.generate_long("  ", "ryan")
-    with pytest.raises(OptionError, match="one text at a time"):
-        tts.generate_long(TEXT, "ryan", options=GenerateOptions(rng="torch"), max_tokens=40)
+    options = GenerateOptions(rng="torch", max_frames=2)
+    with pytest.raises(OptionError, match=r"has \d+ parts, .* use rng='philox', or a larger max_tokens"):
+        tts.generate_long(TEXT, "ryan", options=options, max_tokens=40)
+    assert len(tts.generate_long("Hello.", "ryan", options=options, max_tokens=np.int64(20)).parts) == 1

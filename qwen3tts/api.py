@@ -20,7 +20,7 @@ from qwen3tts.optimization.manager import OptimizationManager
 from qwen3tts.optimization.profiles import Profile, find_profile
 from qwen3tts.optimization.switches import apply_switches
 from qwen3tts.optimization.tts import Optimizable
-from qwen3tts.options import DEFAULT_LOOKAHEAD, GenerateOptions, RuntimeOptions
+from qwen3tts.options import DEFAULT_LOOKAHEAD, GenerateOptions, RuntimeOptions, checked
 from qwen3tts.runtime.engine import Engine, RowSpec
 from qwen3tts.runtime.generation import Progress
 from qwen3tts.runtime.protocols import Runtime
@@ -262,12 +262,9 @@ class TTS(Streaming, Optimizable):
         batch: int,
         default_mode: TextMode | None = None,
     ) -> RowSpec:
-        if options is not None and not isinstance(options, GenerateOptions):
-            raise OptionError(f"options is a {type(options).__name__}; expected GenerateOptions(...).")
-        merged = (options or GenerateOptions()).over(self.generation_config)
+        merged = checked("options", options, GenerateOptions).over(self.generation_config)
         _check_kind(voice)
         resolved = resolve(self.config, voice=voice, language=language, instruct=instruct)
-        self._check_fingerprint(voice)
         if merged.text_lookahead_tokens is not None and resolved.ref_codes is not None:
             raise OptionError(
                 "text_lookahead_tokens means nothing with a voice that has a recording: the text runs beside it. Leave "
@@ -287,7 +284,7 @@ class TTS(Streaming, Optimizable):
                     "a time, or use rng='philox'."
                 )
             generator = torch.Generator(self.device).manual_seed(seed)
-        return RowSpec(
+        spec = RowSpec(
             clean_text(text),
             resolved,
             merged,
@@ -296,6 +293,8 @@ class TTS(Streaming, Optimizable):
             merged.text_lookahead_tokens or DEFAULT_LOOKAHEAD,
             generator=generator,
         )
+        self._check_fingerprint(voice)  # warns: only of what is not refused
+        return spec
 
     # ------------------------------------------------------------ life
 
@@ -320,11 +319,15 @@ class TTS(Streaming, Optimizable):
         self.generate("Hello.", voice=voice, options=GenerateOptions(max_frames=2))
 
     def close(self) -> None:
-        """Frees the model, after calls in other threads have ended. May be called again."""
+        """Frees the model and all that its streams hold, after calls in other threads have ended. May be called again.
+
+        Whoever waits for a stream's text, or asks an open stream for more, gets Qwen3TTSError."""
         with self.turns:
             if self.turns.nested:
                 raise Qwen3TTSError("close() was called while this thread is speaking, from a progress callback.")
             if self._runtime is not None:
+                self.turns.end_streams()
+                self._engine.forget_references()
                 self._runtime.close()
                 self.encoders.close()
                 self._optimization.discard()
@@ -354,7 +357,7 @@ def _texts(texts: object) -> list[str]:
 def _check_kind(voice: object) -> None:
     """Says what to give in place of things that stand for a voice elsewhere."""
     if isinstance(voice, str) and voice.lower().endswith(VOICE_FILE_ENDINGS):
-        raise VoiceError(f"The voice {voice!r} is the name of a file: give Voice.load({voice!r}).")
+        raise VoiceError(f"The voice {voice!r:.120} is the name of a file: give Voice.load({voice!r:.120}).")
     if hasattr(voice, "ref_spk_embedding"):
         raise VoiceError(
             f"The voice is a {type(voice).__name__}, which only Qwen3TTSModel.generate_voice_clone() takes: give a "

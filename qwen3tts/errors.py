@@ -96,6 +96,15 @@ class AudioError(Qwen3TTSError, OSError):
     """An audio file cannot be written or read."""
 
 
+MAX_FOREIGN = 200
+
+
+def shortened(error: object) -> str:
+    """What an error of another library says, in at most MAX_FOREIGN characters: some quote a damaged file."""
+    text = str(error).strip()
+    return text if len(text) <= MAX_FOREIGN else text[: MAX_FOREIGN - 3] + "..."
+
+
 _MAX_CHOICES = 2000
 _MAX_NAME = 200
 """Bounds of what `nearest` compares: a damaged file can offer any number of names of any length."""

@@ -38,6 +38,18 @@ def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         _fail(name, value, "one of " + ", ".join(map(repr, choices)))
 
 
+Options = typing.TypeVar("Options")
+
+
+def checked(name: str, value: Options | None, kind: type[Options]) -> Options:
+    """The options given under `name`, or the defaults for None. Raises OptionError if they are of another class."""
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise OptionError(f"{name} is of type {type(value).__name__}; expected {kind.__name__}(...).")
+    return value
+
+
 def reject_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:
     """Raises OptionError for the first name of `given` that is not in `known`."""
     known = list(known)
@@ -77,7 +89,7 @@ class GenerateOptions:
     rng: Literal["philox", "torch"] = "philox"
     """torch: the official package's draws from a torch generator, one text at a time"""
     codec_chunking: Literal["exact", "official"] = "exact"
-    """official: 300-frame chunks with 25 frames of context, an approximation past 300 frames"""
+    """official: 300-frame chunks with 25 frames of context, an approximation past 300 frames; not for streams"""
 
     def __post_init__(self) -> None:
         for name in ("do_sample", "subtalker_dosample"):
@@ -166,8 +178,8 @@ class StreamOptions:
         sizes = self.chunk_frames
         if not isinstance(sizes, tuple) or not sizes:
             _fail("chunk_frames", sizes, "a tuple with at least one size, for instance (1, 2, 4, 8, 12)")
-        for size in sizes:
-            _whole("chunk_frames", size, 1)
+        for i, size in enumerate(sizes):
+            _whole(f"chunk_frames[{i}]", size, 1)
         if self.left_context_frames is not None:
             _whole("left_context_frames", self.left_context_frames, 0)
 

@@ -141,7 +141,19 @@ def official_voices(rng):
     yield "empty archive", zipped(zipfile.ZIP_STORED, {})
     yield "two pickles", zipped(zipfile.ZIP_STORED, {"a/data.pkl": b".", "b/data.pkl": b"."})
     yield "runs something", zipped(zipfile.ZIP_STORED, {"x/data.pkl": b"\x80\x02cos\nsystem\nX\x04\0\0\0true\x85R."})
+    yield "name as long as the rest", misnamed(good, b"/data/0")
     yield "old pickle", b"\x80\x02cos\nsystem\nX\x04\0\0\0true\x85R."
+
+
+def misnamed(data, ending):
+    """An archive in which the local header of the entry with this ending claims a name of 65,535 bytes, and so many
+    follow it: Python's message about such a name quotes all of them."""
+    place = 0
+    while data[place + 30 : place + 30 + data[place + 26]][-len(ending) :] != ending:
+        place = data.index(b"PK\3\4", place + 1)
+    flags = struct.unpack_from("<H", data, place + 6)[0] & ~0x800  # not UTF-8, which the bytes are not
+    header = data[place : place + 6] + struct.pack("<H", flags) + data[place + 8 : place + 26] + b"\xff\xff"
+    return data[:place] + header + data[place + 28 : -2] + b"\xff\xff" + bytes(0xFFFF)
 
 
 def zipped(method, entries):

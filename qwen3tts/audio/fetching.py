@@ -7,7 +7,7 @@ import urllib.request
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
-from qwen3tts.errors import AudioError
+from qwen3tts.errors import AudioError, shortened
 
 MAX_FETCHED = 50_000_000
 MAX_SECONDS = 20.0
@@ -34,7 +34,7 @@ def fetch(url: str, *, max_bytes: int = MAX_FETCHED, max_seconds: float = MAX_SE
     finally:
         stop.set()
     if isinstance(result, Exception):
-        raise AudioError(f"cannot read {url!r}: {result}") from result
+        raise AudioError(f"cannot read {url!r}: {shortened(result)}") from result
     return result
 
 

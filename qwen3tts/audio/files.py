@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qwen3tts.audio.atomic import Batch, check_writable, replacing
-from qwen3tts.errors import AudioError
+from qwen3tts.errors import AudioError, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def _encode(path: Path, samples: npt.NDArray[np.float32], sample_rate: int, cont
                 file.write(_pcm16(block) if encoding == "PCM_16" else block)
         written = soundfile.info(path).frames
     except (soundfile.LibsndfileError, AssertionError) as error:  # an assertion is how soundfile reports a short write
-        detail = f" ({str(error).rstrip('.')})" if str(error) else ""
+        detail = f" ({shortened(error).rstrip('.')})" if str(error) else ""
         raise OSError(None, f"the data could not be stored{detail}; is the disk full?") from error
     # Vorbis and FLAC do not report every short write.
     if written != samples.size:

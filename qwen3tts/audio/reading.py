@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qwen3tts.audio.fetching import MAX_BYTES, fetch, is_url
-from qwen3tts.errors import AudioError
+from qwen3tts.errors import AudioError, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ def _whole(source: Any) -> BinaryIO:
         try:
             piece = source.read(1 << 20)
         except (OSError, ValueError, TypeError) as error:
-            raise AudioError(f"cannot read audio from {_shown(source)}: {error}") from error
+            raise AudioError(f"cannot read audio from {_shown(source)}: {shortened(error)}") from error
         if not isinstance(piece, bytes | bytearray | memoryview):
             got = type(piece).__name__
             raise AudioError(f"{_shown(source)} returns {got}; expected bytes: open the file in binary mode ('rb')")
@@ -215,7 +215,7 @@ def _decode(file: BinaryIO, handle: int | BinaryIO, what: str, rate: int) -> Sam
             if decoder.format != "MP3" and declared != UNKNOWN and collector.count < declared:
                 raise _truncated(what, f"{collector.count:,} of {declared:,} samples could be read")
     except soundfile.SoundFileRuntimeError as error:
-        detail = str(error).rpartition(": ")[2].rstrip(".") or "unknown error"
+        detail = shortened(str(error).rpartition(": ")[2].rstrip(".")) or "unknown error"
         raise AudioError(
             f"cannot read {what}: {detail}. Readable are WAV, FLAC, Ogg, MP3 and AIFF; other formats can be converted, "
             "for example by ffmpeg -i INPUT OUTPUT.wav"

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from qwen3tts.errors import DownloadError
+from qwen3tts.errors import DownloadError, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ def _explain(repo: str, revision: str | None, offline: bool, error: Exception) -
             "page answers in its place, or give the folder of a copy"
         )
     if isinstance(error, HFValidationError):
-        return f"{repo!r} is neither a folder nor a hub id: {error}"
+        return f"{repo!r} is neither a folder nor a hub id: {shortened(error)}"
     if isinstance(error, GatedRepoError):
         return f"{repo} is gated: accept its terms on its web page, then log in with `hf auth login` or set HF_TOKEN"
     if isinstance(error, RevisionNotFoundError):
@@ -195,8 +195,8 @@ def _explain(repo: str, revision: str | None, offline: bool, error: Exception) -
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"No disk space is left for {repo}: free some, or choose another folder with cache_dir"
     if isinstance(error, PermissionError):
-        return f"{repo} cannot be stored: {error}. Choose another folder with cache_dir"
+        return f"{repo} cannot be stored: {shortened(error)}. Choose another folder with cache_dir"
     return (
-        f"{repo} cannot be downloaded ({type(error).__name__}: {str(error).strip()}). Check the network and try again "
+        f"{repo} cannot be downloaded ({type(error).__name__}: {shortened(error)}). Check the network and try again "
         "(a download goes on where it stopped), or give the folder of a copy"
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qwen3tts.errors import ConfigError, nearest
+from qwen3tts.errors import ConfigError, nearest, shortened
 from qwen3tts.regular_file import open_regular
 
 MAX_FILE_BYTES = 16 << 20
@@ -54,11 +54,11 @@ def parse_json(data: bytes, label: str) -> "JsonObject":
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{label} is not UTF-8: {error}") from error
+        raise ConfigError(f"{label} is not UTF-8: {shortened(error)}") from error
     except RecursionError:
         raise ConfigError(f"{label} is nested too deeply to be a config file") from None
     except ValueError as error:  # JSONDecodeError, and what the two hooks raise
-        raise ConfigError(f"{label} is not valid JSON: {error}") from error
+        raise ConfigError(f"{label} is not valid JSON: {shortened(error)}") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{label} must be a JSON object, not {_kind(value)}")
     return JsonObject(label, "", value)

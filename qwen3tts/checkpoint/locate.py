@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from qwen3tts.checkpoint.hub import download
-from qwen3tts.errors import DownloadError, nearest
+from qwen3tts.errors import DownloadError, nearest, shortened
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -34,7 +34,7 @@ def locate(
         is_folder, exists = path.is_dir(), path.exists()
     except (OSError, RuntimeError) as error:  # no permission, name too long, no such user after ~
         raise DownloadError(
-            f"{name!r} cannot be looked up: {error}; expected a checkpoint folder or a hub id"
+            f"{name!r} cannot be looked up: {shortened(error)}; expected a checkpoint folder or a hub id"
         ) from error
     if is_folder:
         if revision is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from qwen3tts.errors import WeightsError
+from qwen3tts.errors import WeightsError, shortened
 from qwen3tts.regular_file import open_regular
 
 DTYPES = {
@@ -79,7 +79,7 @@ class SafetensorsFile:
         except OSError as error:
             raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
         except ValueError as error:
-            raise WeightsError(f"{path} cannot be read: {error}") from error
+            raise WeightsError(f"{path} cannot be read: {shortened(error)}") from error
 
     def read(self, key: str) -> torch.Tensor:
         """The tensor as a view of the file, to be read only."""
@@ -141,7 +141,8 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
     try:
         header = json.loads(data.decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} is not a safetensors file or is damaged: its header is no JSON: {error}") from error
+        detail = shortened(error)
+        raise WeightsError(f"{path} is no safetensors file or is damaged: its header is no JSON: {detail}") from error
     if not isinstance(header, dict):
         raise WeightsError(f"{path} is damaged: its header is not an object")
     return header

@@ -7,7 +7,7 @@ import typer
 
 from qwen3tts.cli import parameters as p
 from qwen3tts.cli.console import exit_codes
-from qwen3tts.errors import VoiceError
+from qwen3tts.errors import OptionError, VoiceError
 
 if TYPE_CHECKING:
     from qwen3tts.voice.voice import Voice
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Show, convert and export voice files.")
 
 Source = Annotated[Path, typer.Argument(help="A voice file: JSON, safetensors, or a saved official prompt (.pt).")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="The same as TARGET.", metavar="TARGET", show_default=False)
+]
 Index = Annotated[
     int | None, typer.Option(help="Which voice of an official prompt with several, from 0.", show_default=False)
 ]
@@ -43,19 +46,24 @@ def show(file: Source) -> None:
 
 @app.command()
 def convert(
-    source: Source, target: Annotated[Path, typer.Argument(help=".json or .safetensors")], index: Index = None
+    source: Source,
+    target: Annotated[Path | None, typer.Argument(help=".json or .safetensors", show_default=False)] = None,
+    output: Output = None,
+    index: Index = None,
 ) -> None:
     """Write a voice in another form; nothing of it is lost."""
     with exit_codes():
-        _load(source, index).save(target)
-        print(f"wrote {target}")
+        path = _target(target, output)
+        _load(source, index).save(path)
+        print(f"wrote {path}")
 
 
 @app.command()
 def export(
     source: Source,
-    target: Annotated[Path, typer.Argument(help="A .json file.")],
+    target: Annotated[Path | None, typer.Argument(help="A .json file.", show_default=False)] = None,
     *,
+    output: Output = None,
     x_vector_only: Annotated[
         bool, typer.Option("--x-vector-only", metavar=p.FLAG, help="Leave the recording out.")
     ] = False,
@@ -65,15 +73,25 @@ def export(
     with exit_codes():
         from qwen3tts.cli.outputs import check_different
 
-        if target.suffix.lower() != ".json":
+        path = _target(target, output)
+        if path.suffix.lower() != ".json":
             raise VoiceError(
-                f"cannot write {str(target)!r}: an export is JSON and ends in .json; `qwen3tts voice convert` writes "
+                f"cannot write {str(path)!r}: an export is JSON and ends in .json; `qwen3tts voice convert` writes "
                 ".safetensors"
             )
-        check_different({"the export": target}, {"the voice file": source})
+        check_different({"the export": path}, {"the voice file": source})
         voice = _load(source, index)
-        (voice.without_reference() if x_vector_only else voice).save(target, plain=True)
-        print(f"wrote {target}")
+        (voice.without_reference() if x_vector_only else voice).save(path, plain=True)
+        print(f"wrote {path}")
+
+
+def _target(target: Path | None, output: Path | None) -> Path:
+    if target is not None and output is not None:
+        raise OptionError(f"both TARGET {str(target)!r} and --output {str(output)!r} were given; give one")
+    path = output if target is None else target
+    if path is None:
+        raise OptionError("no file to write was given: name it after the source, or with -o")
+    return path
 
 
 def _load(source: Path, index: int | None) -> "Voice":

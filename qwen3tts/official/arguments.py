@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from qwen3tts.audio.reading import read_audio
-from qwen3tts.errors import AudioError, OptionError, nearest
+from qwen3tts.errors import AudioError, OptionError, nearest, shortened
 from qwen3tts.options import MIN_TOP_P
 
 LOADING = ("revision", "cache_dir")
@@ -122,4 +122,4 @@ def _decoded(text: str) -> io.BytesIO:
     try:
         return io.BytesIO(base64.b64decode(text.split(",", 1)[1] if text.startswith("data:") else text))
     except (ValueError, IndexError) as error:
-        raise AudioError(f"The base64 string cannot be decoded: {error}.") from None
+        raise AudioError(f"The base64 string cannot be decoded: {shortened(error)}.") from None

@@ -1,5 +1,6 @@
 """Qwen3TTSTokenizer: the codec alone, audio to codes and back."""
 
+import numbers
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from qwen3tts.api import parse_dtype
+from qwen3tts.audio.reading import MAX_RATE, MIN_RATE
 from qwen3tts.backends.registry import choose
 from qwen3tts.backends.torch.codec import TorchCodecDecoder
 from qwen3tts.checkpoint import TensorReader, check_layout, codec_keys, load_module, locate
 from qwen3tts.checkpoint.codec_config import parse_codec_config
 from qwen3tts.checkpoint.json_object import read_json
 from qwen3tts.checkpoint.opening import CODEC_FOLDER
-from qwen3tts.errors import VoiceError
+from qwen3tts.errors import OptionError, VoiceError, shortened
 from qwen3tts.model.codec_decoder import CodecDecoder
 from qwen3tts.model.codec_encoder import CodecEncoder
 from qwen3tts.model.config import CodecConfig
@@ -71,16 +73,32 @@ class Qwen3TTSTokenizer:
 
         Returns EncoderOutput, or (audio_codes,) without return_dict. Each recording is encoded alone. Raises
         ValueError for arrays without a rate, TypeError for mixed kinds, AudioError for what cannot be read."""
-        sources = [audios] if isinstance(audios, str | np.ndarray) else list(audios)
-        kind = str if sources and isinstance(sources[0], str) else np.ndarray
+        paths = (str, os.PathLike)
+        sources = [audios] if isinstance(audios, (*paths, np.ndarray)) else list(audios)
+        named = bool(sources) and isinstance(sources[0], paths)
+        kind: tuple[type, ...] = paths if named else (np.ndarray,)
         if not all(isinstance(source, kind) for source in sources):
             raise TypeError("Recordings of mixed or unknown kinds; give paths and base64 strings only, or arrays only.")
         codes = []
         for source in sources:
-            samples = read_official(source, self.config.sample_rate, None if kind is str else sr)
+            samples = read_official(source, self.config.sample_rate, None if named else sr)
             with exact_arithmetic(self.device):
                 codes.append(self._encoder(torch.from_numpy(samples).to(self.device)))
         return EncoderOutput(codes) if return_dict else (codes,)
+
+    def load_audio(self, x: str | os.PathLike[str], target_sr: int) -> NDArray[np.float32]:
+        """float32 [ceil(n * target_sr / its rate)]: a path, an http(s) URL (with limits) or a base64 string
+        as one channel at target_sr Hz.
+
+        Raises TypeError for other kinds, OptionError for target_sr, AudioError for what cannot be read."""
+        if not isinstance(x, str | os.PathLike):
+            raise TypeError(f"Audio of type {type(x).__name__}; expected a path, URL or base64 string.")
+        whole = isinstance(target_sr, numbers.Integral) and not isinstance(target_sr, bool)
+        if not whole or not MIN_RATE <= target_sr <= MAX_RATE:
+            raise OptionError(
+                f"target_sr is {target_sr!r:.60}; expected a whole number of Hz from {MIN_RATE} to {MAX_RATE}."
+            )
+        return read_official(x, int(target_sr))
 
     def decode(self, encoded: Any) -> tuple[list[NDArray[np.float32]], int]:
         """(waveforms float32 [frames * 1920], sample rate) of what encode() returned, of {"audio_codes": ...} or of a
@@ -173,7 +191,7 @@ def _whole_numbers(codes: Any) -> torch.Tensor:
     try:
         tensor = codes.detach().cpu() if isinstance(codes, torch.Tensor) else torch.from_numpy(np.array(codes))
     except (TypeError, ValueError) as error:  # ragged lists, arrays of objects
-        raise VoiceError(f"Codes cannot be made of a {type(codes).__name__}: {error}.") from None
+        raise VoiceError(f"Codes cannot be made of a {type(codes).__name__}: {shortened(error)}.") from None
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise VoiceError(f"Codes are whole numbers, not {tensor.dtype}.")
     return tensor.to(torch.int64)

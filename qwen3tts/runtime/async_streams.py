@@ -178,9 +178,12 @@ class AsyncTextStream(AsyncStream):
                 await self._news.wait()
 
     async def push_text(self, text: str) -> None:
-        """As TextStream.push_text, which may be called as well, from any thread."""
+        """As TextStream.push_text, which may be called as well, from any thread.
+
+        The text is read here, in the event loop, some microseconds a character: a few words are nothing, a million
+        characters are seconds. Push such a text with `await asyncio.to_thread(stream.stream.push_text, text)`."""
         self.stream.push_text(text)
 
     async def finish(self) -> None:
-        """As TextStream.finish."""
+        """As TextStream.finish. Reads what is still held back, as push_text does."""
         self.stream.finish()

@@ -70,6 +70,10 @@ class FrameDecoder(Protocol):
         """Frees a slot at once: at its end, on cancel or on error. A slot that is free already is left alone."""
         ...
 
+    def close(self) -> None:
+        """Frees the memory of all rows, whoever still holds the decoder; only release() works afterwards."""
+        ...
+
     def free_slots(self) -> int:
         """How many slots are free."""
         ...

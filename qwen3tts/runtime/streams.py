@@ -107,6 +107,7 @@ class RowPlayer:
         codec, self._codec = getattr(self, "_codec", None), None
         if codec is not None:
             self.engine.runtime.codec.close(codec)
+        self._context = self._context[:0].clone()
 
     def abandon(self) -> None:
         """As close, from anywhere: frees the row as soon as nobody is computing."""
@@ -125,6 +126,7 @@ class BaseStream(Iterator[AudioChunk]):
         self._chunks = 0
         self._closed = False
         self.seed = seed
+        tts.turns.watch(self)
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -156,8 +158,11 @@ class BaseStream(Iterator[AudioChunk]):
         return chunk
 
     def _guarded(self, step: Callable[[], Any]) -> Any:
-        """Runs one step in a turn; an error of any kind closes the stream."""
+        """Runs one step in a turn; an error of any kind closes the stream, which then ends. Only the error that the
+        model was closed is raised at every step."""
         with self._tts.turns:
+            if not self._closed:
+                _ = self._tts.engine  # refuses after the model's close()
             try:
                 return step()
             except BaseException:
@@ -170,6 +175,11 @@ class BaseStream(Iterator[AudioChunk]):
         with self._tts.turns:
             if self._player is not None:
                 self._player.close()
+
+    def model_closed(self) -> None:
+        """The model closes, and calls this inside its turn: frees everything. Later steps say what has happened."""
+        if self._player is not None:
+            self._player.close()
 
     def __iter__(self) -> Self:
         return self
@@ -202,7 +212,6 @@ class SpeechStream(BaseStream):
             player = self._player
             if self._closed or player is None:
                 raise StopIteration
-            self._tts.engine  # noqa: B018 raises if the model was closed
             return self._chunk(player, player.advance(self._chunk_size()))
 
         chunk: AudioChunk = self._guarded(step)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qwen3tts.errors import TextError
+from qwen3tts.errors import CapacityError, TextError
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.options import TextStreamOptions
 from qwen3tts.runtime.engine import Engine, RowSpec
@@ -64,21 +64,26 @@ class TextStream(BaseStream):
     # ------------------------------------------------------------ the text's side
 
     def push_text(self, text: str) -> None:
-        """Adds a piece of text. Raises TextError for what is no text, and after finish() or close().
+        """Adds a piece of text. Raises TextError for what is no text, and after finish() or close(); Qwen3TTSError if
+        the model was closed.
 
-        Text that comes after the model has ended its speech is not spoken."""
+        Reads the text before it returns, some microseconds a character. Text that comes after the model has ended its
+        speech is not spoken."""
         with self._news:
             if self.finish_reason is not None:
                 return
             if self._closed:
                 raise TextError("The stream is closed; no more text can be pushed.")
+            _ = self._tts.engine  # refuses after the model's close()
             self._take(self._settler.push(text))
 
     def finish(self) -> None:
-        """No more text follows; more calls change nothing. Raises TextError and ends the stream if all was blank."""
+        """No more text follows; more calls change nothing. Raises TextError and ends the stream if all was blank;
+        Qwen3TTSError if the model was closed."""
         with self._news:
             if self.finish_reason is not None or self._closed:
                 return
+            _ = self._tts.engine  # refuses after the model's close()
             try:
                 self._take(self._settler.finish())
             except TextError:
@@ -103,11 +108,26 @@ class TextStream(BaseStream):
         with self._news:
             self._wake()
 
+    def model_closed(self) -> None:
+        """As BaseStream.model_closed; a thread that waits for text is woken and gets the error."""
+        super().model_closed()
+        with self._news:
+            self._take([])
+
     # ------------------------------------------------------------ the audio's side
 
     def poll(self) -> AudioChunk | NeedMoreText | Finished:
-        """The next chunk, or why there is none now. A chunk is smaller than its size when the text has run out."""
-        result: AudioChunk | NeedMoreText | Finished = self._guarded(self._step)
+        """The next chunk, or why there is none now. A chunk is smaller than its size when the text has run out.
+
+        Raises CapacityError if the speech could start now but no slot is free, or too little of the memory for keys and
+        values: the stream stays open, and a later call tries again. All other errors close it, also the CapacityError
+        of a text that could never fit. Raises Qwen3TTSError, at every call, if the model was closed."""
+        result: AudioChunk | NeedMoreText | Finished | None = self._guarded(self._step)
+        if result is None:
+            raise CapacityError(
+                "The speech cannot start yet: all streams of this model, or all its memory for keys and values, are in "
+                "use. The text is kept: close another stream and read again, or load with more max_streams or kv_bytes."
+            )
         return result
 
     def __next__(self) -> AudioChunk:
@@ -123,12 +143,17 @@ class TextStream(BaseStream):
                 while not self._closed and self._pushes == seen:
                     self._news.wait()
 
-    def _step(self) -> AudioChunk | NeedMoreText | Finished:
+    def _step(self) -> AudioChunk | NeedMoreText | Finished | None:
+        """See poll; None: no slot is free."""
         if self._closed:
             return Finished()
         engine: Engine = self._tts.engine
-        if self._player is None and not self._start(engine):
-            return NeedMoreText()
+        if self._player is None:
+            spec = self._ready(engine)
+            if spec is None:
+                return NeedMoreText()
+            if not self._start(engine, spec):
+                return None
         player = self._player
         assert player is not None
         if not self._feed(engine, player):
@@ -145,28 +170,36 @@ class TextStream(BaseStream):
             return 1 << 62
         return default_max_frames(self._tokens, engine.max_new_tokens)
 
-    def _start(self, engine: Engine) -> bool:
-        """Admits the row if enough text has settled."""
+    def _ready(self, engine: Engine) -> RowSpec | None:
+        """What to start the row with, if enough text has settled."""
         options = self._text_options
         with self._news:
             complete, ready = self._settler.finished, len(self._ids)
             reference = engine.reference_rows(self._spec)
             if reference is not None:
                 if not complete and ready < reference:
-                    return False
+                    return None
                 lookahead = options.min_start_tokens
             elif complete or ready >= options.min_start_tokens:
                 lookahead = options.min_start_tokens
             elif options.flush_on_punctuation and ready and self._settler.ends_a_clause:
                 lookahead = ready
             else:
-                return False
-            ids, self._ids = tuple(self._ids), []
-        spec = dataclasses.replace(self._spec, text=ids, text_complete=complete, lookahead=lookahead)
+                return None
+            ids = tuple(self._ids)
+        return dataclasses.replace(self._spec, text=ids, text_complete=complete, lookahead=lookahead)
+
+    def _start(self, engine: Engine, spec: RowSpec) -> bool:
+        """Admits the row; False, and nothing has changed, if there is no place for it now."""
         request = engine.request(spec)
+        if not engine.runtime.frames.room_for([request]):
+            return False
         self._player = RowPlayer(engine, self._tts.turns, spec, request, self._options)
-        self._last_given, self._rows = complete, len(request.trailing)
-        self.lookahead = None if reference is not None else min(lookahead, len(ids))
+        given = len(spec.text)
+        with self._news:
+            del self._ids[:given]
+        self._last_given, self._rows = spec.text_complete, len(request.trailing)
+        self.lookahead = None if engine.reference_rows(spec) is not None else min(spec.lookahead, given)
         return True
 
     def _feed(self, engine: Engine, player: RowPlayer) -> bool:

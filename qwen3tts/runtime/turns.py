@@ -4,8 +4,17 @@ import threading
 import weakref
 from collections import deque
 from types import TracebackType
+from typing import Protocol
 
 from qwen3tts.runtime.protocols import FrameDecoder, Slot
+
+
+class EndsWithModel(Protocol):
+    """Something that must not outlive the model it uses."""
+
+    def model_closed(self) -> None:
+        """Frees what it holds of the model and wakes whoever waits for it. Called inside a turn."""
+        ...
 
 
 class Turns:
@@ -21,6 +30,7 @@ class Turns:
         self._lock = threading.RLock()
         self._depth = 0
         self._abandoned: deque[Slot] = deque()
+        self._streams: weakref.WeakSet[EndsWithModel] = weakref.WeakSet()
 
     @property
     def nested(self) -> bool:
@@ -52,6 +62,19 @@ class Turns:
                     self._sweep()
             finally:
                 self._lock.release()
+
+    def watch(self, stream: EndsWithModel) -> None:
+        """Has `stream` told when the model closes, if it still exists then."""
+        self._streams.add(stream)
+
+    def end_streams(self) -> None:
+        """Tells them. Call inside the turn that closes the model."""
+        while True:
+            try:
+                stream = self._streams.pop()
+            except KeyError:
+                return
+            stream.model_closed()
 
     def _sweep(self) -> None:
         while self._abandoned:

@@ -6,7 +6,7 @@ import json
 import zipfile
 from pathlib import Path
 
-from qwen3tts.errors import TokenizerError
+from qwen3tts.errors import TokenizerError, shortened
 from qwen3tts.text.vocabulary import byte_alphabet
 
 ADDED_TOKENS = [
@@ -71,7 +71,8 @@ def real_vocabulary(path: Path) -> Vocabulary:
             data = path.read_bytes()
         return vocabulary_from_ranks(data)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise TokenizerError(f"{path} is neither qwen.tiktoken nor a dashscope wheel with it: {error}") from error
+        detail = shortened(error)
+        raise TokenizerError(f"{path} is neither qwen.tiktoken nor a dashscope wheel with it: {detail}") from error
 
 
 def vocabulary_from_ranks(data: bytes) -> Vocabulary:

@@ -58,13 +58,13 @@ def stable_length(text: str) -> int:
 
 
 def _kind(char: str) -> str:
-    """Pre-tokens are made of runs of a kind; "alone" are digits and what this Python's Unicode does not know."""
+    """Pre-tokens are made of runs of a kind; "alone" are digits, "unknown" what not all Unicode versions know."""
     if char.isspace():
         return "space"
-    category = unicodedata.category(char)
-    if category[0] == "N" or category == "Cn":
-        return "alone"
-    return "letter" if category[0] == "L" else "other"
+    if unicodedata.ucd_3_2_0.category(char) == "Cn":
+        return "unknown"
+    category = unicodedata.category(char)[0]
+    return "alone" if category == "N" else "letter" if category == "L" else "other"
 
 
 class TextSettler:
@@ -123,8 +123,19 @@ class TextSettler:
             return True
         # The tail begins inside the last held pre-token, or is white space at the end: more of the same prolongs it.
         prolonged = self.tokenizer.normalize("".join(self._held[self._tail :]) + text)
-        kinds = set(map(_kind, prolonged))
-        return len(kinds) > 1 or "alone" in kinds
+        kinds = {char: _kind(char) for char in set(prolonged)}
+        found = set(kinds.values())
+        if "unknown" in found:
+            found.remove("unknown")
+            found.add(self._kind_of("".join(char for char, kind in kinds.items() if kind == "unknown")))
+        return len(found) > 1 or "alone" in found
+
+    def _kind_of(self, chars: str) -> str:
+        """The kind that the tokenizer, whose Unicode version may be another one, takes all of these characters for;
+        "alone" if they are of several."""
+        if len(self.tokenizer.words("a" + chars)) == 1:
+            return "letter"
+        return "other" if len(self.tokenizer.words("!" + chars)) == 1 else "alone"
 
     def _hold(self, text: str) -> None:
         stable = stable_length(text)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from qwen3tts.errors import TextError, TokenizerError
+from qwen3tts.errors import TextError, TokenizerError, shortened
 from qwen3tts.model.config import ModelConfig
 from qwen3tts.text.vocabulary import Vocabulary, read_vocabulary
 
@@ -73,7 +73,7 @@ class TextTokenizer:
         try:
             tokenizer = Tokenizer(models.BPE(vocab=vocabulary.tokens, merges=vocabulary.merges))
         except Exception as error:  # the library raises bare Exception
-            raise TokenizerError(f"The vocabulary cannot be used: {error}.") from error
+            raise TokenizerError(f"The vocabulary cannot be used: {shortened(error)}.") from error
         tokenizer.normalizer = normalizers.NFC()
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from qwen3tts.errors import TokenizerError
+from qwen3tts.errors import TokenizerError, shortened
 from qwen3tts.regular_file import open_regular
 
 _T = TypeVar("_T")
@@ -99,7 +99,7 @@ def _read_json(path: Path) -> object:
     try:
         return json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{path}: not valid JSON: {error}. It is damaged: download it again.") from None
+        raise TokenizerError(f"{path}: not valid JSON: {shortened(error)}. It is damaged: download it again.") from None
 
 
 def _bpe_model(document: object, path: Path) -> dict[str, Any]:

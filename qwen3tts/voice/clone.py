@@ -94,15 +94,15 @@ def misfit(tokens: int, seconds: float) -> str | None:
 
     It cannot if a token has less than one frame of 80 ms, or if the recording is longer than 15 frames a token and
     2 seconds. Such a pair makes speech that skips, repeats or collapses."""
-    frames = seconds * 12.5
+    frames, count = seconds * 12.5, f"{tokens} token{'' if tokens == 1 else 's'}"
     if frames < MIN_FRAMES_PER_TOKEN * tokens:
         return (
-            f"The transcript has {tokens} tokens, too many for {seconds:.1f} s of speech: does it say more than the "
+            f"The transcript has {count}, too many for {seconds:.1f} s of speech: does it say more than the "
             "recording does?"
         )
     if frames > MAX_FRAMES_PER_TOKEN * tokens + LEEWAY_FRAMES:
         return (
-            f"The transcript has {tokens} tokens, too few for {seconds:.1f} s of speech: does it leave out a part of "
+            f"The transcript has {count}, too few for {seconds:.1f} s of speech: does it leave out a part of "
             "the recording, or is much of that silence?"
         )
     return None

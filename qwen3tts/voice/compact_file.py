@@ -14,7 +14,7 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save
 
-from qwen3tts.errors import VoiceError
+from qwen3tts.errors import VoiceError, shortened
 from qwen3tts.voice.json_file import FORMAT, VERSION, check_format, quoted, uses_reference
 from qwen3tts.voice.record import VoiceRecord, make_record
 
@@ -22,7 +22,6 @@ TENSORS = {"speaker_embedding": ("F32", np.float32), "ref_codes": ("I16", np.int
 METADATA = ("x_vector_only_mode", "icl_mode", "ref_text", "format", "version", "fingerprint")
 FLAGS = {"true": True, "false": False}
 MAX_HEADER_BYTES = 4 << 20
-MAX_DETAIL = 200
 """characters of what safetensors says, which quotes the file"""
 
 
@@ -74,7 +73,7 @@ def _tensors(data: bytes, path: Path) -> dict[str, Any]:
     try:
         found = dict(deserialize(data))  # checks lengths, shapes and offsets against the data
     except (safetensors.SafetensorError, ValueError, OverflowError) as error:
-        raise VoiceError(f"{path}: not a safetensors file, or damaged: {str(error)[:MAX_DETAIL]}.") from None
+        raise VoiceError(f"{path}: not a safetensors file, or damaged: {shortened(error)}.") from None
     tensors = {}
     for key, tensor in found.items():
         if key not in TENSORS:
@@ -93,6 +92,6 @@ def _metadata(data: bytes, path: Path) -> dict[str, str]:
     try:
         header = json.loads(data[8 : 8 + length])
     except (ValueError, RecursionError) as error:
-        raise VoiceError(f"{path}: its header is no JSON: {error}.") from None
+        raise VoiceError(f"{path}: its header is no JSON: {shortened(error)}.") from None
     metadata: dict[str, str] = header.get("__metadata__", {})  # strings, or deserialize() would have refused it
     return metadata

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 from qwen3tts.audio.atomic import replacing
-from qwen3tts.errors import AudioError, VoiceError
+from qwen3tts.errors import AudioError, VoiceError, shortened
 from qwen3tts.voice import compact_file, json_file, official_file
 from qwen3tts.voice.record import VoiceRecord
 
@@ -75,7 +75,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise VoiceError(f"{_shown(path)}: the voice file cannot be read: {error.strerror or error}.") from error
     except ValueError as error:  # a NUL in the name
-        raise VoiceError(f"{_shown(path)!r}: the voice file cannot be read: {error}.") from None
+        raise VoiceError(f"{_shown(path)!r}: the voice file cannot be read: {shortened(error)}.") from None
     if pipe:
         raise VoiceError(f"{path}: the voice file cannot be read: not an ordinary file.")
     if len(data) > MAX_FILE_BYTES:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from qwen3tts.errors import VoiceError, nearest
+from qwen3tts.errors import VoiceError, nearest, shortened
 from qwen3tts.voice.record import CODEBOOKS, CodeArray, FloatArray, VoiceRecord, make_record
 
 FORMAT, VERSION = "qwen3tts-voice", 1
@@ -141,7 +141,7 @@ def _object(data: bytes, path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise VoiceError(f"{path}: not UTF-8 at byte {error.start}: not a voice file, or damaged.") from None
     except (ValueError, RecursionError) as error:
-        raise VoiceError(f"{path}: not valid JSON, or cut short: {error}.") from None
+        raise VoiceError(f"{path}: not valid JSON, or cut short: {shortened(error)}.") from None
     if not isinstance(record, dict):
         raise VoiceError(f"{path}: expected a JSON object with {', '.join(REQUIRED_KEYS)}, found {_show(record)}.")
     return record

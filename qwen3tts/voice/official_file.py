@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from qwen3tts.errors import VoiceError
+from qwen3tts.errors import VoiceError, shortened
 from qwen3tts.voice.json_file import uses_reference
 from qwen3tts.voice.record import VoiceRecord, make_record
 
@@ -158,7 +158,7 @@ class _Archive:
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
         except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
-            raise _Refused(f"the zip archive is damaged or cut short ({error})") from None
+            raise _Refused(f"the zip archive is damaged or cut short ({shortened(error)})") from None
         for entry in self._zip.infolist():
             if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > len(data):
                 raise _Refused(f"its entry {entry.filename[:60]!r} is compressed, which torch.save never does")
@@ -177,7 +177,7 @@ class _Archive:
         except KeyError:
             raise _Refused(f"its entry {name[:60]!r} is missing") from None
         except (zipfile.BadZipFile, ValueError, OSError, EOFError, RuntimeError, NotImplementedError) as error:
-            raise _Refused(f"its entry {name[:60]!r} is damaged ({error})") from None
+            raise _Refused(f"its entry {name[:60]!r} is damaged ({shortened(error)})") from None
 
     def tensor(self, field: str, view: object) -> torch.Tensor:
         """A copy of what a view shows. All the views of a file together may take MAX_TENSOR_BYTES."""
@@ -207,7 +207,7 @@ def _check_opcodes(program: bytes) -> None:
             if opcode.name not in OPCODES or ("PUT" in opcode.name and (argument or 0) > MAX_MEMO):
                 raise _Refused(f"its pickle has the instruction {opcode.name}, which torch.save does not write")
     except ValueError as error:
-        raise _Refused(f"its pickle is damaged ({error})") from None
+        raise _Refused(f"its pickle is damaged ({shortened(error)})") from None
 
 
 _PurePython: Any = vars(pickle)["_Unpickler"]

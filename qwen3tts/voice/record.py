@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qwen3tts.errors import TextError, VoiceError
+from qwen3tts.errors import TextError, VoiceError, shortened
 from qwen3tts.text.tokenizer import clean_text
 
 FloatArray = npt.NDArray[np.float32]
@@ -117,6 +117,6 @@ def _array(values: object, what: str, shape: str, recipe: str) -> npt.NDArray[An
         return convert(values)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; torch tensors in bf16 or with a gradient
         raise VoiceError(
-            f"{what} cannot be made of a {type(values).__name__} ({error}). Give numbers of shape "
+            f"{what} cannot be made of a {type(values).__name__} ({shortened(error)}). Give numbers of shape "
             f"{shape}; of a torch tensor, {recipe}."
         ) from None

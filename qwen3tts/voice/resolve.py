@@ -62,7 +62,9 @@ def resolve_language(config: ModelConfig, language: str | None) -> str | None:
         if speakers:
             how = f"the voice {' or '.join(speakers)} speaks it when the language is chinese or auto"
         raise VoiceError(f"{language!r} is a dialect and cannot be asked for as a language: {how}.")
-    raise VoiceError(f"Unknown language {language!r}.{nearest(name, choices)} This model knows {', '.join(choices)}.")
+    raise VoiceError(
+        f"Unknown language {language!r:.60}.{nearest(name, choices)} This model knows {', '.join(choices)}."
+    )
 
 
 def language_id(config: ModelConfig, language: str | None, speaker: str | None) -> int | None:
@@ -125,7 +127,7 @@ def _preset_id(config: ModelConfig, voice: Voice | None) -> int:
         )
     if voice.name is None or voice.name not in config.talker.speakers:
         raise VoiceError(
-            f"Unknown voice {voice.name!r}.{nearest(voice.name, choices)} This model has {', '.join(choices)}."
+            f"Unknown voice {voice.name!r:.60}.{nearest(voice.name, choices)} This model has {', '.join(choices)}."
         )
     return config.talker.speakers[voice.name]
 

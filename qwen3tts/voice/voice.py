@@ -176,11 +176,11 @@ class Voice:
 
     def __repr__(self) -> str:
         if self.kind == "preset":
-            return f"Voice.preset({self.name!r})"
+            return f"Voice.preset({self.name!r:.60})"
         if self.x_vector is None:
             return "Voice.no_speaker()"
         vector = f"<float32 [{self.x_vector.size}]>"
         if self.ref_codes is None or self.ref_text is None:
-            return f"Voice.from_x_vector({vector}, name={self.name!r})"
+            return f"Voice.from_x_vector({vector}, name={self.name!r:.60})"
         text = self.ref_text if len(self.ref_text) <= 40 else self.ref_text[:37] + "..."
-        return f"Voice.from_reference({vector}, <{self.frames} frames>, {text!r}, name={self.name!r})"
+        return f"Voice.from_reference({vector}, <{self.frames} frames>, {text!r}, name={self.name!r:.60})"

@@ -112,6 +112,12 @@ def test_what_fits(tokens, seconds, fits):
     assert (misfit(tokens, seconds) is None) == fits
 
 
+def test_one_token_is_no_tokens():
+    assert misfit(1, 0.01).startswith("The transcript has 1 token, too many for")
+    assert misfit(1, 60).startswith("The transcript has 1 token, too few for")
+    assert misfit(2, 60).startswith("The transcript has 2 tokens, too few for")
+
+
 def test_short_recordings_warn(base_tts, caplog):
     base_tts.clone((signal("voice", 12_000, 1), SAMPLE_RATE))
     assert "lasts 0.50 s" in caplog.text
@@ -183,6 +189,23 @@ def test_a_voice_of_another_model_warns_once(base_tts, audio, caplog):
         base_tts.generate("Hi", voice, options=SHORT)
     assert caplog.text.count("was made with another model") == 1
     assert "0123456789abcdef" in caplog.text
+
+
+def test_no_warning_of_a_voice_that_is_refused_anyway(base_tts, audio, caplog):
+    own = base_tts.clone(audio, "The user.")
+    foreign = Voice.from_reference(own.x_vector, own.ref_codes, own.ref_text, "Bob", "fedcba9876543210")
+    for text, options in (
+        (TEXT, GenerateOptions(text_lookahead_tokens=1)),
+        (" ", SHORT),
+        (TEXT, SHORT.replace(text_mode="whole", rng="torch")),
+    ):
+        with pytest.raises((OptionError, qwen3tts.TextError)):
+            base_tts.generate([text, text], foreign, options=options)
+    with pytest.raises(OptionError):
+        base_tts.stream(TEXT, foreign, options=SHORT.replace(codec_chunking="official"))
+    assert "was made with another model" not in caplog.text
+    base_tts.generate(TEXT, foreign, options=SHORT)
+    assert "fedcba9876543210" in caplog.text
 
 
 def test_nothing_is_cloned_after_close(tiny_checkpoint, audio):

@@ -49,7 +49,7 @@ def test_joints_fade_and_the_outer_ends_do_not(seed):
     assert join([], 24000).size == 0
 
 
-def test_parts_without_a_visible_character_are_left_out(tts):
+def test_characters_that_nobody_sees_are_no_parts(tts):
     options = GenerateOptions(seed=3, max_frames=2)
     text = "Hello world.\n" + "\u200b" * 30 + "\nThe user.\n" + "\u200b \ufeff" * 20
     spoken = tts.generate_long(text, "ryan", options=options, max_tokens=12)
@@ -64,5 +64,7 @@ def test_bad_input(tts):
         tts.generate_long(TEXT, "ryan", max_tokens=3)
     with pytest.raises(TextError):
         tts.generate_long("  ", "ryan")
-    with pytest.raises(OptionError, match="one text at a time"):
-        tts.generate_long(TEXT, "ryan", options=GenerateOptions(rng="torch"), max_tokens=40)
+    options = GenerateOptions(rng="torch", max_frames=2)
+    with pytest.raises(OptionError, match=r"has \d+ parts, .* use rng='philox', or a larger max_tokens"):
+        tts.generate_long(TEXT, "ryan", options=options, max_tokens=40)
+    assert len(tts.generate_long("Hello.", "ryan", options=options, max_tokens=np.int64(20)).parts) == 1

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from qwen3tts import GenerateOptions, OptionError, RuntimeOptions
+from qwen3tts import GenerateOptions, OptionError, RuntimeOptions, StreamOptions
 
 BAD = [
     ("do_sample", 1), ("do_sample", "yes"), ("subtalker_dosample", None),
@@ -33,6 +33,12 @@ def test_bad_values_are_refused_by_name(name, value):
 def test_bad_runtime_values(name, value):
     with pytest.raises(OptionError, match=f"^{name} is "):
         RuntimeOptions(**{name: value})
+
+
+@pytest.mark.parametrize(("sizes", "place", "value"), [((0,), 0, 0), ((1, 2, -3), 2, -3), ((4, 2.5, 0), 1, 2.5)])
+def test_a_wrong_chunk_is_named_by_its_place(sizes, place, value):
+    with pytest.raises(OptionError, match=rf"^chunk_frames\[{place}\] is {value}; expected a whole number from 1 up"):
+        StreamOptions(chunk_frames=sizes)
 
 
 def test_unknown_names_are_refused_with_the_nearest():

@@ -1,5 +1,6 @@
 """Streams of a whole text: joined they are the one-shot audio, and whatever happens to them frees everything."""
 
+import asyncio
 import gc
 import inspect
 import random
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import qwen3tts
-from qwen3tts import GenerateOptions, StreamOptions
+from qwen3tts import GenerateOptions, RuntimeOptions, StreamOptions, TextStreamOptions
 from qwen3tts.errors import CapacityError, OptionError, Qwen3TTSError, TextError
 
 TEXT = "The voice speaks to the world and to the user, and on and on."
@@ -178,6 +179,43 @@ def test_all_ways_to_speak_take_the_same_arguments():
         assert parameters(name) == expected, name
     for name in ("stream", "open_text_stream"):
         assert parameters(name, without=()) == parameters("a" + name, without=()), name
+
+
+WAYS = ("stream", "astream", "open_text_stream", "aopen_text_stream")
+
+
+def call(tts, way, **arguments):
+    """Inside an event loop, which aopen_text_stream needs."""
+
+    async def run():
+        return getattr(tts, way)(*([] if "text" in way else [TEXT]), "ryan", **arguments)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_options_of_another_class(tts, way):
+    slots, kind = free(tts), "TextStreamOptions" if "text" in way else "StreamOptions"
+    wrong = [{}, {"chunk_frames": (1,)}, 0, 5, False, "x", GenerateOptions(), RuntimeOptions(), StreamOptions]
+    if "text" in way:
+        wrong.append(StreamOptions())
+    for value in wrong:
+        match = rf"^stream_options is of type {type(value).__name__}; expected {kind}\("
+        with pytest.raises(OptionError, match=match):
+            call(tts, way, stream_options=value)
+    for value in ({}, {"seed": 1}, 0, 5, False, StreamOptions(), TextStreamOptions(), GenerateOptions):
+        with pytest.raises(OptionError, match=rf"^options is of type {type(value).__name__}; expected GenerateOptions"):
+            call(tts, way, options=value)
+    assert free(tts) == slots
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_official_chunks_are_for_whole_recordings(tts, way):
+    slots = free(tts)
+    with pytest.raises(OptionError, match="codec_chunking='official'.*generate.*a stream decodes exactly"):
+        call(tts, way, options=GenerateOptions(codec_chunking="official"))
+    assert free(tts) == slots
+    call(tts, way, options=GenerateOptions(codec_chunking="exact"))
 
 
 def test_bad_input(tts, tiny_checkpoint):

@@ -7,8 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from qwen3tts import AudioChunk, Finished, GenerateOptions, NeedMoreText, TextStreamOptions, Voice
-from qwen3tts.errors import OptionError, TextError
+import qwen3tts
+from qwen3tts import AudioChunk, Finished, GenerateOptions, NeedMoreText, RuntimeOptions, TextStreamOptions, Voice
+from qwen3tts.errors import CapacityError, OptionError, TextError
 
 TEXTS = [
     "The voice speaks to the world, and to the user; and on and on.",
@@ -229,6 +230,51 @@ def test_slots_are_freed(tts):
     del stream
     gc.collect()
     assert tts.engine.runtime.frames.free_slots() == slots
+
+
+def test_a_slot_is_taken_when_the_speech_starts(tiny_checkpoint):
+    options = GenerateOptions(max_frames=12)
+    with qwen3tts.load(tiny_checkpoint(), backend="cpu", runtime=RuntimeOptions(max_streams=1)) as tts:
+        frames = tts.engine.runtime.frames
+        streams = [tts.open_text_stream("ryan", options=options) for _ in range(3)]
+        assert frames.free_slots() == 1, "nothing is taken before there is text"
+        streams[0].push_text("Hello world and on ")
+        assert isinstance(streams[0].poll(), NeedMoreText)
+        assert frames.free_slots() == 1
+        streams[0].push_text("and on and on and on ")
+        assert isinstance(streams[0].poll(), AudioChunk)
+        assert frames.free_slots() == 0
+        for _ in range(2):
+            for stream in streams[1:]:
+                stream.push_text("The user and the world: ")
+                with pytest.raises(CapacityError, match="text is kept"):
+                    stream.poll()
+                with pytest.raises(CapacityError, match="text is kept"):
+                    next(stream)
+                assert stream.lookahead is None
+        streams[1].push_text("on.")
+        streams[1].finish()
+        with pytest.raises(CapacityError):
+            streams[1].poll()
+        streams[0].close()
+        chunks = list(streams[1])
+        whole = tts.generate(
+            "The user and the world: The user and the world: on.",
+            "ryan",
+            options=options.replace(text_mode="streamed", text_lookahead_tokens=streams[1].lookahead),
+        )
+        assert np.array_equal(codes_of(chunks), whole.codes)
+        assert isinstance(streams[2].poll(), AudioChunk), "the end of the other has made room"
+
+
+def test_a_text_that_never_fits_closes_the_stream(tiny_checkpoint):
+    with qwen3tts.load(tiny_checkpoint(), backend="cpu", runtime=RuntimeOptions(kv_bytes=1)) as tts:
+        stream = tts.open_text_stream("ryan", options=GenerateOptions(max_frames=12))
+        stream.push_text("Hello world.")
+        stream.finish()
+        with pytest.raises(CapacityError, match="kv_bytes=1"):
+            stream.poll()
+        assert isinstance(stream.poll(), Finished)
 
 
 def test_x_vector_voices_and_eager_text(base_tts, seed):

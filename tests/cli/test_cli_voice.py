@@ -258,6 +258,23 @@ def test_convert_and_export(invoke, icl_voice, tmp_path):
     assert (result.exit_code, "ends in .json" in result.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["convert", "export"])
+def test_the_target_is_an_argument_or_an_option(invoke, icl_voice, tmp_path, command):
+    icl_voice.save(tmp_path / "a.json")
+    assert invoke("qwen3tts", "voice", command, "a.json", "b.json").exit_code == 0
+    for arguments in (("a.json", "-o", "c.json"), ("--output", "c.json", "a.json")):
+        assert invoke("qwen3tts", "voice", command, *arguments).stdout == "wrote c.json\n"
+        assert (tmp_path / "c.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+        (tmp_path / "c.json").unlink()
+    for arguments, message in (
+        (("a.json",), "error: no file to write was given: name it after the source, or with -o\n"),
+        (("a.json", "b", "-o", "c.json"), "error: both TARGET 'b' and --output 'c.json' were given; give one\n"),
+    ):
+        result = invoke("qwen3tts", "voice", command, *arguments)
+        assert (result.exit_code, result.stderr) == (2, message)
+    assert not (tmp_path / "c.json").exists()
+
+
 def test_choose_one_of_an_official_prompt(invoke, icl_voice, tmp_path):
     import torch
 

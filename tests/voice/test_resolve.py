@@ -77,6 +77,7 @@ def test_custom_voice(custom_voice):
 def test_custom_voice_refuses(custom_voice):
     for voice in (None, "", " ", Voice.no_speaker()):
         refused(custom_voice, "needs a voice. This one has dylan, eric, ryan, vivian", voice=voice)
+    refused(custom_voice, r"Unknown voice 'v{59}[.] This model has dylan, ", voice="v" * 3000)
     refused(custom_voice, "Unknown voice 'vivan'. Did you mean 'vivian'[?] This model has dylan, ", voice="Vivan")
     refused(custom_voice, "takes no x-vector", voice=X_VECTOR)
     refused(custom_voice, "type ndarray, expected a preset's name or a Voice", voice=np.zeros(64))

@@ -7,13 +7,17 @@ import sys
 import types
 import zipfile
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from qwen3tts.errors import VoiceError
+from qwen3tts.errors import MAX_FOREIGN, VoiceError, shortened
 from qwen3tts.voice.voice import Voice
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from damaged_contents import misnamed
 
 MODULE = "qwen_tts.inference.qwen3_tts_model"
 
@@ -226,6 +230,10 @@ def test_hostile_archives(tmp_path, items):
     path.write_bytes(crowd.getvalue())
     with pytest.raises(VoiceError, match="more than 4096 entries"):
         Voice.load_all(path)
+    path.write_bytes(misnamed(original, b"/data/0"))
+    with pytest.raises(VoiceError, match="data/0' is damaged \\(File name in directory") as caught:
+        Voice.load_all(path)
+    assert len(str(caught.value)) < len(str(path)) + 400
     torch.save(items, path, _use_new_zipfile_serialization=False)
     with pytest.raises(VoiceError, match="old-style pickle"):
         Voice.load_all(path)
@@ -271,3 +279,10 @@ def test_keys_that_cannot_be_hashed_are_not(tmp_path, program):
         archive.writestr("archive/data.pkl", program)
     with pytest.raises(VoiceError, match="key that is no string"):
         Voice.load(path)
+
+
+def test_what_other_libraries_say_is_shortened():
+    assert shortened(ValueError(" a short one ")) == "a short one"
+    for length in (MAX_FOREIGN, MAX_FOREIGN + 1, 300_000):
+        said = shortened(ValueError("b" * length))
+        assert (len(said), said.endswith("...")) == (MAX_FOREIGN, length > MAX_FOREIGN)

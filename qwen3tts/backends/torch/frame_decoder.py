@@ -94,6 +94,12 @@ class TorchFrameDecoder:
         """See FrameDecoder."""
         self._rows.pop(slot, None)
 
+    def close(self) -> None:
+        """Frees the memory of all rows, whoever still holds the decoder."""
+        self._rows.clear()
+        self._predictor_cache = None
+        self._pad = self._pad.to("meta")
+
     # ------------------------------------------------------------ frames
 
     def add_text(self, slot: Slot, rows: Tensor, last: bool) -> None:

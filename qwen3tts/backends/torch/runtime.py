@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
 from qwen3tts.backends.native.module import Native
 from qwen3tts.backends.torch.codec import TorchCodecDecoder
@@ -11,6 +12,7 @@ from qwen3tts.checkpoint import Checkpoint, load_module
 from qwen3tts.checkpoint.loading import reload_parameters
 from qwen3tts.errors import OptionError, WeightsError
 from qwen3tts.model.codec_decoder import CodecDecoder
+from qwen3tts.model.layers import RotaryTable
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.talker import Talker
 from qwen3tts.options import RuntimeOptions
@@ -87,12 +89,13 @@ class TorchRuntime:
                 )
 
     def close(self) -> None:
-        """Drops the weights, whoever else still holds the runtime, and the memory of a frame decoder that has some."""
-        close = getattr(self.frames, "close", None)
-        if close is not None:
-            close()
+        """Drops rows, weights and what was derived from them, whoever else still holds the runtime."""
+        self.frames.close()
         for module in (self.talker, self.codec.model):
             module.to("meta")
+            for part in module.modules():  # parameters and buffers are elsewhere
+                for name in [name for name, value in vars(part).items() if isinstance(value, Tensor | RotaryTable)]:
+                    delattr(part, name)
 
 
 def load_runtime(

@@ -29,8 +29,9 @@ class MixedFrameDecoder:
         self._next_slot = 0
 
     def close(self) -> None:
-        """Frees the core's memory; only release() works afterwards. May be called again."""
+        """Frees the memory of both; only release() works afterwards. May be called again."""
         self.core.close()
+        self.plain.close()
 
     @property
     def slots(self) -> int:

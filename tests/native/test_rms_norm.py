@@ -107,10 +107,15 @@ def test_in_place_and_nothing_else_written(native, generator):
             frame = torch.full((6, width + 8), 7.0, dtype=dtype, device=native.device)
             inner = frame[1:5, 4 : 4 + width]
             inner.copy_(residual)
-            mine = x.to(native.device)
+            mine = x.to(native.device, copy=True)
             add_rms_norm(native, mine, inner, weight, 1e-6, total_out=inner, out=mine)
             assert torch.equal(inner, want_total)
             assert torch.equal(mine, want)
+            again, inner = x.to(native.device), inner.copy_(residual)
+            total, _ = add_rms_norm(native, again, inner, weight, 1e-6, out=inner)
+            assert torch.equal(total, want_total)
+            assert torch.equal(inner, want)
+            assert torch.equal(again.cpu(), x)
             inner.fill_(7.0)
             assert torch.equal(frame, torch.full_like(frame, 7.0))
 
@@ -148,6 +153,13 @@ def test_wrong_arguments_are_named(native):
         add_rms_norm(native, x, x[:, :4], weight, 1e-6)
     with pytest.raises(KernelArgumentError, match=r"out has the shape"):
         rms_norm(native, x, weight, 1e-6, out=x[:1])
+    for eps in ("x", float("nan"), -1.0):
+        with pytest.raises(KernelArgumentError, match="eps is"):
+            rms_norm(native, x, weight, eps)
+    with pytest.raises(KernelArgumentError, match="its rows overlap"):
+        rms_norm(native, x, weight, 1e-6, out=torch.zeros_like(weight).expand(2, 8))
+    with pytest.raises(KernelArgumentError, match="total_out shares memory with out"):
+        add_rms_norm(native, x, x, weight, 1e-6, total_out=x, out=x)
 
 
 def test_row_strides():
@@ -159,6 +171,12 @@ def test_row_strides():
     assert row_stride("x", torch.zeros(5)) == 5
     with pytest.raises(KernelArgumentError, match="equal distances"):
         row_stride("x", x[:, :5])
+    assert row_stride("x", x[0, :1].expand(6, 8)) == 0
+    assert row_stride("x", x[:, ::2], written=True) == 16
+    for overlapping in (x[0, :1].expand(6, 8), x.as_strided((3, 8), (7, 1))):
+        with pytest.raises(KernelArgumentError, match="its rows overlap"):
+            row_stride("x", overlapping, written=True)
+    assert row_stride("x", x.as_strided((0, 8), (7, 1)), written=True) == 8
 
 
 def test_the_module_itself_refuses_what_is_impossible(native):

@@ -217,6 +217,8 @@ def test_wrong_arguments_are_refused(native):
         ("suppressed is float32", (x, rows, frames, 0), {"suppressed": x[0]}),
         ("eos_id is 100", (x, rows, frames, 0), {"eos_id": 100}),
         ("out is int32", (x, rows, frames, 0), {"out": frames}),
+        ("status shares memory with frames", (x, rows, frames, 0), {"status": frames}),
+        ("codebook is 1.5", (x, rows, frames, 1.5), {}),
     ):
         with pytest.raises(KernelArgumentError, match=problem):
             sample(native, *arguments, **settings)

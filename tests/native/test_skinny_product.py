@@ -75,6 +75,10 @@ def test_strides_and_outputs(native):
     assert torch.equal(wide[:, :, 2:8], skinny_product(native, part, weight))
     assert (wide[:, :, :2] == 7).all()
     assert (wide[:, :, 8:] == 7).all()
+    beside = torch.cat((part.reshape(8, 24), torch.full((8, 9), 7.0, device=native.device)), 1)
+    skinny_product(native, beside[:, :24], weight, out=beside[:, 26:32])
+    assert torch.equal(beside[:, 26:32], skinny_product(native, part.reshape(8, 24), weight))
+    assert (beside[:, [24, 25, 32]] == 7).all()
     assert skinny_product(native, part[:0], weight).shape == (0, 4, 6)
     assert skinny_product(native, part, weight[:0]).shape == (2, 4, 0)
 
@@ -89,6 +93,9 @@ def test_wrong_arguments_are_named(native):
         ((x, weight), {"dtype": torch.float16}, "expected torch.float32 or torch.float32"),
         ((x, weight), {"out": x}, r"out has the shape \[2, 8\], expected \[2, 4\]"),
         ((x[:, :0], weight[:, :0]), {}, "x has no columns"),
+        ((x, weight), {"out": 5}, "out is int, expected a tensor"),
+        ((x, weight), {"out": torch.zeros(1, 4, device=x.device).expand(2, 4)}, "its rows overlap"),
+        ((x, x.repeat(4, 1)), {"out": x}, "out shares memory with x"),
     ]
     for arguments, options, message in cases:
         with pytest.raises(KernelArgumentError, match=message):

@@ -126,6 +126,8 @@ def test_wrong_arguments_are_named(native):
         ((x.double(), weight, bias, 2), {}, "x is float64"),
         ((x[..., :0], weight, bias, 2), {}, "x has no sample"),
         ((x.transpose(1, 2).contiguous().transpose(1, 2), weight, bias, 2), {}, "stride 3 along time, expected 1"),
+        ((x, weight, bias, 2.0), {}, "stride is 2.0, expected a whole number"),
+        ((x, weight, bias, 2), {"method": "direct", "out": weight.view(-1)[:40].view(1, 4, 10)}, "memory with weight"),
         ((x, weight, bias, 2), {"method": "fast"}, "'gemm', 'direct', 'tiled'"),
         ((x, weight, bias, 2), {}, "needs a Blas object"),
         ((x, weight, bias, 2), {"blas": Blas(native)}, r"pack_weight\(weight\)"),

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from qwen3tts.backends.native.cases import Call, Case, units_in_last_place
-from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, check, row_stride
+from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, FP32_MAX, check, check_apart, number, row_stride
 from qwen3tts.backends.native.module import Native
+from qwen3tts.errors import KernelArgumentError
 
 FP32_UNITS = 8
 """units in the last place that another order of the sum and another root may make in fp32"""
@@ -29,14 +30,15 @@ def add_rms_norm_reference(x: Tensor, residual: Tensor, weight: Tensor, eps: flo
 def rms_norm(native: Native, x: Tensor, weight: Tensor, eps: float, *, out: Tensor | None = None) -> Tensor:
     """x [..., width] with rows at equal distances, weight [width] of the same dtype -> y, shaped as x and contiguous.
 
-    out: where to write y; may be x itself."""
+    out: where to write y; may be x itself. Raises KernelArgumentError."""
     x_stride = _check_inputs(native, x, weight)
     y_stride = x.shape[-1]
     if out is None:
         y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     else:
         y = check("out", out, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
-        y_stride = row_stride("out", y)
+        y_stride = row_stride("out", y, written=True)
+        check_apart({"out": y}, {"x": x, "weight": weight}, in_place=("x",))
     _launch(native, x, x_stride, None, 0, weight, None, 0, y, y_stride, eps)
     return y
 
@@ -53,16 +55,20 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """x and residual [..., width], weight [width], one dtype -> (x + residual, its norm).
 
-    total_out: where to write the sum; may be x or residual itself. out: where to write the norm."""
+    total_out: where to write the sum; may be x or residual itself. out: where to write the norm; may be x or
+    residual, too, but not total_out. Raises KernelArgumentError."""
     x_stride = _check_inputs(native, x, weight)
     check("residual", residual, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
     total = torch.empty(x.shape, dtype=x.dtype, device=x.device) if total_out is None else total_out
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     check("total_out", total, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
     check("out", y, native=native, dtype=x.dtype, shape=x.shape, contiguous=False)
+    total_stride, y_stride = row_stride("total_out", total, written=True), row_stride("out", y, written=True)
+    if total_out is not None or out is not None:
+        inputs = {"x": x, "residual": residual, "weight": weight}
+        check_apart({"total_out": total, "out": y}, inputs, in_place=("x", "residual"))
     _launch(
-        native, x, x_stride, residual, row_stride("residual", residual), weight,
-        total, row_stride("total_out", total), y, row_stride("out", y), eps,
+        native, x, x_stride, residual, row_stride("residual", residual), weight, total, total_stride, y, y_stride, eps
     )  # fmt: skip
     return total, y
 
@@ -88,14 +94,18 @@ def _launch(
     y_stride: int,
     eps: float,
 ) -> None:
+    eps = number("eps", eps, 0.0, FP32_MAX)
     count, width = x.numel(), x.shape[-1]
     if count == 0:
         return
-    native.module.rms_norm(
-        x.data_ptr(), 0 if residual is None else residual.data_ptr(), weight.data_ptr(),
-        0 if total is None else total.data_ptr(), y.data_ptr(), count // width, width,
-        x_stride, residual_stride, total_stride, y_stride, eps, DTYPE_CODES[x.dtype], native.stream(),
-    )  # fmt: skip
+    try:
+        native.module.rms_norm(
+            x.data_ptr(), 0 if residual is None else residual.data_ptr(), weight.data_ptr(),
+            0 if total is None else total.data_ptr(), y.data_ptr(), count // width, width,
+            x_stride, residual_stride, total_stride, y_stride, eps, DTYPE_CODES[x.dtype], native.stream(),
+        )  # fmt: skip
+    except ValueError as error:  # std::invalid_argument
+        raise KernelArgumentError(f"{error}.") from error
 
 
 def selftest_cases() -> list[Case]:

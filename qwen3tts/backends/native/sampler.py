@@ -9,10 +9,22 @@ import torch
 from torch import Tensor
 
 from qwen3tts.backends.native.cases import Call, Case, different_elements
-from qwen3tts.backends.native.checks import check, row_stride
+from qwen3tts.backends.native.checks import (
+    FP32_MAX,
+    FP32_MIN,
+    INT32_MAX,
+    check,
+    check_apart,
+    flag,
+    instance,
+    length,
+    number,
+    row_stride,
+    whole,
+)
 from qwen3tts.backends.native.module import Native
 from qwen3tts.errors import KernelArgumentError
-from qwen3tts.model.philox import random_words
+from qwen3tts.model.philox import MAX_SEED, random_words
 from qwen3tts.model.sampling import ONE, SamplingParams, pick_greedy, pick_philox, process_talker_logits
 from qwen3tts.model.sampling import exp_weights as defined_weights
 
@@ -51,15 +63,19 @@ class SamplerRow:
 
 
 def pack_rows(rows: Sequence[SamplerRow], device: torch.device) -> Tensor:
-    """The rows as the kernel reads them: uint8 [rows, 40] on the device."""
-    packed = np.zeros(len(rows), _RECORD)
-    for record, row in zip(packed, rows, strict=True):
-        params = row.params
-        record["seed"], record["part"], record["min_frames"] = row.seed, row.part, row.min_frames
-        record["temperature"], record["repetition_penalty"] = params.temperature, row.repetition_penalty
-        record["top_k"] = min(params.top_k, np.iinfo(np.int32).max)
-        record["top_p"] = round(params.top_p * ONE)
-        record["do_sample"] = params.do_sample
+    """The rows as the kernel reads them: uint8 [rows, 40] on the device. Raises KernelArgumentError."""
+    packed = np.zeros(length("rows", rows), _RECORD)
+    for i, (record, row) in enumerate(zip(packed, rows, strict=True)):
+        name = f"rows[{i}]"
+        params = instance(f"{name}.params", instance(name, row, SamplerRow).params, SamplingParams)
+        record["seed"] = whole(f"{name}.seed", row.seed, 0, MAX_SEED)
+        record["part"] = whole(f"{name}.part", row.part, 0, 2**32 - 1)
+        record["min_frames"] = whole(f"{name}.min_frames", row.min_frames, 0, INT32_MAX)
+        record["temperature"] = number(f"{name}.params.temperature", params.temperature, FP32_MIN, FP32_MAX)
+        record["repetition_penalty"] = number(f"{name}.repetition_penalty", row.repetition_penalty, FP32_MIN, FP32_MAX)
+        record["top_k"] = min(whole(f"{name}.params.top_k", params.top_k, 0, 2**63 - 1), INT32_MAX)
+        record["top_p"] = round(number(f"{name}.params.top_p", params.top_p, 0.0, 1.0) * ONE)
+        record["do_sample"] = flag(f"{name}.params.do_sample", params.do_sample)
     return torch.from_numpy(packed.view(np.uint8).reshape(len(rows), _RECORD.itemsize)).to(device)
 
 
@@ -113,6 +129,7 @@ def sample(
     rows: uint8 [B, 40] from `pack_rows`. frames: int32 [B], the frame that each pick belongs to. seen: bool [B, V],
     penalised, and the pick is marked in it. suppressed: bool [V], never picked. eos_id: the token that is too early in
     a row's first frames. status: int32 [B], into which NOT_FINITE and NO_PICK are ORed. out: where to write the picks.
+    seen, status and out are written: apart from one another and from the rest. Raises KernelArgumentError.
 
     The same picks as `sample_reference`, bit for bit; a row whose status gets NO_PICK has no defined pick there."""
     check("logits", logits, native=native, dtype=torch.float32, shape=(None, None), contiguous=False)
@@ -120,8 +137,9 @@ def sample(
     limit = native.module.sampler_max_vocab
     if not 1 <= vocab <= limit:
         raise KernelArgumentError(f"logits has rows of {vocab}, expected 1 to {limit}.")
-    if eos_id is not None and not 0 <= eos_id < vocab:
-        raise KernelArgumentError(f"eos_id is {eos_id}, expected one of the {vocab} tokens, or None.")
+    if eos_id is not None:
+        eos_id = whole("eos_id", eos_id, 0, vocab - 1)
+    codebook = whole("codebook", codebook, 0, INT32_MAX)
     check("rows", rows, native=native, dtype=torch.uint8, shape=(count, _RECORD.itemsize))
     check("frames", frames, native=native, dtype=torch.int32, shape=(count,))
     if seen is not None:
@@ -133,20 +151,30 @@ def sample(
     picks = torch.empty(count, dtype=torch.int64, device=logits.device) if out is None else out
     if out is not None:
         check("out", out, native=native, dtype=torch.int64, shape=(count,))
-    native.module.sample(
-        logits.data_ptr(), row_stride("logits", logits), count, vocab, rows.data_ptr(), frames.data_ptr(), codebook,
-        _pointer(seen), _pointer(suppressed), -1 if eos_id is None else eos_id, picks.data_ptr(), _pointer(status),
-        native.stream(),
-    )  # fmt: skip
+    check_apart(
+        {"seen": seen, "status": status, "out": out},
+        {"logits": logits, "rows": rows, "frames": frames, "suppressed": suppressed},
+    )
+    stride = row_stride("logits", logits)
+    try:
+        native.module.sample(
+            logits.data_ptr(), stride, count, vocab, rows.data_ptr(), frames.data_ptr(), codebook, _pointer(seen),
+            _pointer(suppressed), -1 if eos_id is None else eos_id, picks.data_ptr(), _pointer(status), native.stream(),
+        )  # fmt: skip
+    except ValueError as error:  # std::invalid_argument
+        raise KernelArgumentError(f"{error}.") from error
     return picks
 
 
 def exp_weights(native: Native, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """sampling.exp_weights of fp32 x <= 0 -> int64, shaped as x. out: where to write them."""
+    """sampling.exp_weights of fp32 x <= 0 -> int64, shaped as x. out: where to write them.
+
+    Raises KernelArgumentError."""
     check("x", x, native=native, dtype=torch.float32)
     weights = torch.empty(x.shape, dtype=torch.int64, device=x.device) if out is None else out
     if out is not None:
         check("out", out, native=native, dtype=torch.int64, shape=x.shape)
+        check_apart({"out": out}, {"x": x})
     native.module.sampler_weights(x.data_ptr(), weights.data_ptr(), x.numel(), native.stream())
     return weights
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from qwen3tts.backends.native.blas import Blas
 from qwen3tts.backends.native.cases import Call, Case, largest_difference
-from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, check, row_stride
+from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, check, check_apart, row_stride
 from qwen3tts.backends.native.module import Native
 from qwen3tts.errors import KernelArgumentError
 
@@ -34,7 +34,8 @@ def skinny_product(
 ) -> Tensor:
     """x [..., k] with rows at equal distances, weight [n, k] (nn.Linear's), bias [n], one dtype -> y [..., n].
 
-    dtype of y: that of x (None) or float32. out: where to write y, rows at equal distances."""
+    dtype of y: that of x (None) or float32. out: where to write y, rows at equal distances, apart from the others.
+    Raises KernelArgumentError."""
     check("x", x, native=native, dtype=FLOATS, contiguous=False)
     x_stride = row_stride("x", x)
     k = x.shape[-1]
@@ -44,19 +45,26 @@ def skinny_product(
         check("bias", bias, native=native, dtype=x.dtype, shape=(n,))
     if k == 0:
         raise KernelArgumentError("x has no columns, expected at least one.")
+    if out is not None:
+        check("out", out, native=native, contiguous=False)
     wanted = dtype if dtype is not None else x.dtype if out is None else out.dtype
     if wanted not in (x.dtype, torch.float32):
         raise KernelArgumentError(f"The output's dtype is {wanted}, expected {x.dtype} or torch.float32.")
     shape = (*x.shape[:-1], n)
     y = torch.empty(shape, dtype=wanted, device=x.device) if out is None else out
     check("out", y, native=native, dtype=wanted, shape=shape, contiguous=False)
-    y_stride = row_stride("out", y)
+    y_stride = row_stride("out", y, written=True)
+    if out is not None:
+        check_apart({"out": out}, {"x": x, "weight": weight, "bias": bias})
     if y.numel() == 0:
         return y
-    native.module.skinny_product(
-        x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(),
-        x.numel() // k, n, k, x_stride, y_stride, DTYPE_CODES[x.dtype], DTYPE_CODES[wanted], native.stream(),
-    )  # fmt: skip
+    try:
+        native.module.skinny_product(
+            x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(),
+            x.numel() // k, n, k, x_stride, y_stride, DTYPE_CODES[x.dtype], DTYPE_CODES[wanted], native.stream(),
+        )  # fmt: skip
+    except ValueError as error:  # std::invalid_argument
+        raise KernelArgumentError(f"{error}.") from error
     return y
 
 

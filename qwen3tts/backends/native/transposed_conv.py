@@ -1,7 +1,7 @@
 """The codec's transposed convolutions (kernel = stride or 2 * stride); kernels: csrc/common/transposed_conv.cpp."""
 
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from qwen3tts.backends.native.blas import Blas
 from qwen3tts.backends.native.cases import Call, Case, largest_difference
-from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, check
+from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, INT32_MAX, check, check_apart, instance, whole
 from qwen3tts.backends.native.module import Native
 from qwen3tts.errors import KernelArgumentError
 
@@ -56,33 +56,43 @@ def transposed_conv(
     [in, out, kernel] is nn.ConvTranspose1d's, bias [out]; all of one dtype, sums in fp32.
     method "gemm": two matrix products, needs `blas` and a packed weight (pack_weight); equal at any cutting of the
     stream up to the products' rounding. "direct" and "tiled": any strides, equal to each other bit for bit, at any
-    cutting. out: where to write y, contiguous."""
+    cutting. out: where to write y, contiguous and apart from the others. Raises KernelArgumentError."""
     if method not in METHODS:
         raise KernelArgumentError(f"The method is {method!r}, expected one of {', '.join(map(repr, METHODS))}.")
+    if blas is not None:
+        instance("blas", blas, Blas)
     taps = _check(native, x, weight, bias, stride)
     batch, channels_in, columns = x.shape
     channels_out, steps = weight.shape[1], columns - (taps - 1)
     shape = (batch, channels_out, steps * stride)
     y = torch.empty(shape, dtype=x.dtype, device=x.device) if out is None else out
     check("out", y, native=native, dtype=x.dtype, shape=shape)
+    if out is not None:
+        check_apart({"out": out}, {"x": x, "weight": weight, "bias": bias})
     if y.numel() == 0:
         return y
+    handle: Any = None
+    if method == "gemm":
+        if blas is None or not is_packed(weight):
+            missing = "a Blas object" if blas is None else "the weight packed: use pack_weight(weight) once"
+            raise KernelArgumentError(f"The method 'gemm' needs {missing}.")
+        handle = blas.handle
     module = native.module
     arguments = module.TransposedConvArguments(
         x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(),
         batch, channels_in, channels_out, steps, stride, taps, x.stride(0), x.stride(1), *weight.stride(),
         DTYPE_CODES[x.dtype],
     )  # fmt: skip
-    if method == "direct":
-        module.transposed_conv_direct(arguments, native.stream())
-    elif method == "tiled":
-        module.transposed_conv_tiled(arguments, native.stream())
-    else:
-        if blas is None or not is_packed(weight):
-            missing = "a Blas object" if blas is None else "the weight packed: use pack_weight(weight) once"
-            raise KernelArgumentError(f"The method 'gemm' needs {missing}.")
-        products = torch.empty(batch * stride * channels_out * steps, dtype=torch.float32, device=x.device)
-        module.transposed_conv_gemm(arguments, products.data_ptr(), blas.handle, native.stream())
+    try:
+        if method == "direct":
+            module.transposed_conv_direct(arguments, native.stream())
+        elif method == "tiled":
+            module.transposed_conv_tiled(arguments, native.stream())
+        else:
+            products = torch.empty(batch * stride * channels_out * steps, dtype=torch.float32, device=x.device)
+            module.transposed_conv_gemm(arguments, products.data_ptr(), handle, native.stream())
+    except ValueError as error:  # std::invalid_argument
+        raise KernelArgumentError(f"{error}.") from error
     return y
 
 
@@ -92,8 +102,9 @@ def _check(native: Native, x: Tensor, weight: Tensor, bias: Tensor | None, strid
     check("weight", weight, native=native, dtype=x.dtype, shape=(x.shape[1], None, None), contiguous=False)
     if bias is not None:
         check("bias", bias, native=native, dtype=x.dtype, shape=(weight.shape[1],))
+    stride = whole("stride", stride, 1, INT32_MAX)
     kernel = weight.shape[2]
-    if stride < 1 or kernel not in (stride, 2 * stride) or 0 in weight.shape:
+    if kernel not in (stride, 2 * stride) or 0 in weight.shape:
         raise KernelArgumentError(
             f"weight has the shape {list(weight.shape)} at stride {stride}, expected [in, out, {stride} or "
             f"{2 * stride}] without a zero."

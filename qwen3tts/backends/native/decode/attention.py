@@ -6,7 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, check
+from qwen3tts.backends.native.checks import (
+    DTYPE_CODES,
+    FLOATS,
+    FP32_MAX,
+    INT32_MAX,
+    check,
+    check_apart,
+    flag,
+    instance,
+    number,
+    whole,
+)
 from qwen3tts.backends.native.module import Native
 from qwen3tts.backends.native.rms_norm import rms_norm_reference
 from qwen3tts.errors import KernelArgumentError
@@ -139,6 +150,8 @@ def store_kv(
 
     slot int32 [rows], -1: nothing is stored; position int32 [rows]. Raises KernelArgumentError."""
     fields = _paged_fields(native, qkv, norms, rotary, slot, position, pages)
+    inputs = {"slot": slot, "position": position, "pages.table": pages.table}
+    _check_apart(qkv, norms, rotary, inputs, {"pages.keys": pages.keys, "pages.values": pages.values})
     if len(qkv):
         _call(native, "store_kv", fields)
 
@@ -146,9 +159,20 @@ def store_kv(
 def attention_workspace(
     native: Native, rows: int, heads: int, kv_heads: int, head_dim: int, *, blocks: int = 0
 ) -> Tensor:
-    """What `talker_attention` needs for up to `rows` rows with these `blocks`: zeros, to be used again and again."""
-    size = native.module.attention_workspace_bytes(rows, heads, kv_heads, head_dim, blocks)
-    return torch.zeros(max(size, 16), dtype=torch.uint8, device=native.device)
+    """What `talker_attention` needs for up to `rows` rows with these `blocks`: zeros, to be used again and again.
+
+    Raises KernelArgumentError."""
+    sizes = {"rows": rows, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "blocks": blocks}
+    size = _workspace_bytes(native, *(whole(name, value, 0, INT32_MAX) for name, value in sizes.items()))
+    return torch.zeros(size, dtype=torch.uint8, device=native.device)
+
+
+def _workspace_bytes(native: Native, *sizes: int) -> int:
+    try:
+        size: int = native.module.attention_workspace_bytes(*sizes)
+    except ValueError as error:  # std::invalid_argument
+        raise KernelArgumentError(f"{error}.") from error
+    return max(size, 16)
 
 
 def talker_attention(
@@ -171,21 +195,22 @@ def talker_attention(
     stored=False: the rows' keys and values are stored first, each slot once at most; True: they lie in `pages`.
     Idle rows (slot -1) leave their part of `out` alone. workspace: from `attention_workspace`. blocks and settled: see
     csrc/common/decode/attention.h. Raises KernelArgumentError."""
+    blocks, stored, settled = whole("blocks", blocks, 0, INT32_MAX), flag("stored", stored), flag("settled", settled)
     fields = _paged_fields(native, qkv, norms, rotary, slot, position, pages)
     heads, kv_heads, head_dim = fields["heads"], fields["kv_heads"], fields["head_dim"]
     y = _output(native, qkv, heads * head_dim, out)
     if not len(qkv):
         return y
     check("norms.q", norms.q, native=native, dtype=qkv.dtype, shape=(head_dim,))
-    try:
-        needed = native.module.attention_workspace_bytes(len(qkv), heads, kv_heads, head_dim, blocks)
-    except ValueError as error:
-        raise KernelArgumentError(f"{error}.") from error
+    needed = _workspace_bytes(native, len(qkv), heads, kv_heads, head_dim, blocks)
     if workspace is None:
-        workspace = torch.zeros(max(needed, 16), dtype=torch.uint8, device=native.device)
+        workspace = torch.zeros(needed, dtype=torch.uint8, device=native.device)
     check("workspace", workspace, native=native, dtype=torch.uint8, shape=(None,))
     if len(workspace) < needed:
         raise KernelArgumentError(f"workspace has {len(workspace)} bytes, expected {needed}: see attention_workspace.")
+    inputs = {"slot": slot, "position": position, "pages.table": pages.table}
+    caches = {"pages.keys": pages.keys, "pages.values": pages.values}
+    _check_apart(qkv, norms, rotary, inputs, caches | {"out": y, "workspace": workspace})
     fields |= {
         "q_norm": norms.q.data_ptr(), "out": y.data_ptr(), "workspace": workspace.data_ptr(),
         "blocks": blocks, "settled": settled,
@@ -210,6 +235,7 @@ def predictor_attention(
 
     Row c * rows + r is position first + c of row r, count 1 or 2; slot int32 [rows], -1 for idle ones.
     keys and values [slots, kv_heads, 16, head_dim] get the new positions. Raises KernelArgumentError."""
+    first = whole("first", first, 0, PREDICTOR_POSITIONS - 1)
     check("keys", keys, native=native, dtype=FLOATS, shape=(None, None, PREDICTOR_POSITIONS, None))
     check("slot", slot, native=native, dtype=torch.int32, shape=(None,))
     rows = len(slot)
@@ -220,6 +246,7 @@ def predictor_attention(
     if rows == 0 or len(qkv) % rows != 0:
         raise KernelArgumentError(f"qkv has {len(qkv)} rows, expected one or two for each of the {rows} of slot.")
     check("norms.q", norms.q, native=native, dtype=qkv.dtype, shape=(fields["head_dim"],))
+    _check_apart(qkv, norms, rotary, {"slot": slot}, {"keys": keys, "values": values, "out": y})
     fields |= {
         "q_norm": norms.q.data_ptr(), "slot": slot.data_ptr(), "out": y.data_ptr(), "rows": rows,
         "first": first, "count": len(qkv) // rows,
@@ -232,6 +259,9 @@ def _fields(
     native: Native, qkv: Tensor, norms: HeadNorms, rotary: RotaryTable, keys: Tensor, values: Tensor
 ) -> dict[str, Any]:
     """What all three operations are told, after checks."""
+    instance("norms", norms, HeadNorms)
+    instance("rotary", rotary, RotaryTable)
+    eps = number("norms.eps", norms.eps, 0.0, FP32_MAX)
     _, kv_heads, _, head_dim = keys.shape
     check("qkv", qkv, native=native, dtype=FLOATS, shape=(None, None))
     check("keys", keys, native=native, dtype=qkv.dtype, shape=(None, None, None, None))
@@ -246,7 +276,7 @@ def _fields(
             f"heads of {head_dim}."
         )
     return {
-        "qkv": qkv.data_ptr(), "k_norm": norms.k.data_ptr(), "eps": norms.eps,
+        "qkv": qkv.data_ptr(), "k_norm": norms.k.data_ptr(), "eps": eps,
         "cos": rotary.cos.data_ptr(), "sin": rotary.sin.data_ptr(),
         "keys": keys.data_ptr(), "values": values.data_ptr(),
         "heads": width // head_dim - 2 * kv_heads, "kv_heads": kv_heads, "head_dim": head_dim,
@@ -263,6 +293,7 @@ def _paged_fields(
     position: Tensor,
     pages: KvPages,
 ) -> dict[str, Any]:
+    instance("pages", pages, KvPages)
     check("pages.keys", pages.keys, native=native, dtype=FLOATS, shape=(None, None, None, None))
     fields = _fields(native, qkv, norms, rotary, pages.keys, pages.values)
     check("slot", slot, native=native, dtype=torch.int32, shape=(len(qkv),))
@@ -272,6 +303,18 @@ def _paged_fields(
         "slot": slot.data_ptr(), "position": position.data_ptr(), "table": pages.table.data_ptr(),
         "table_stride": pages.table.shape[1], "page": pages.keys.shape[2], "rows": len(qkv),
     }  # fmt: skip
+
+
+def _check_apart(
+    qkv: Tensor,
+    norms: HeadNorms,
+    rotary: RotaryTable,
+    inputs: dict[str, Tensor],
+    written: dict[str, Tensor],
+) -> None:
+    """What is written lies apart, with `inputs` beside those of all three operations."""
+    always = {"qkv": qkv, "norms.k": norms.k, "rotary.cos": rotary.cos, "rotary.sin": rotary.sin}
+    check_apart(written, always | inputs | ({"norms.q": norms.q} if "out" in written else {}))
 
 
 def _output(native: Native, qkv: Tensor, width: int, out: Tensor | None) -> Tensor:

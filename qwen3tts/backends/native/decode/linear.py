@@ -9,7 +9,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qwen3tts.backends.native.cases import Call, Case, largest_difference
-from qwen3tts.backends.native.checks import DTYPE_CODES, FLOATS, check, row_stride
+from qwen3tts.backends.native.checks import (
+    DTYPE_CODES,
+    FLOATS,
+    FP32_MAX,
+    check,
+    check_apart,
+    instance,
+    length,
+    number,
+    row_stride,
+)
 from qwen3tts.backends.native.module import Native
 from qwen3tts.backends.native.rms_norm import rms_norm_reference
 from qwen3tts.errors import KernelArgumentError
@@ -72,7 +82,7 @@ def linear(
     """x [rows, k], up to 128 rows, and one to three weights [n, k] -> y [rows, all n]; "silu_mul": [rows, n].
 
     x may be strided; the weights have its dtype or are fp32. output: dtype of y, x's or fp32.
-    out: where to write y; it must not overlap x and is needed for "residual", which adds to it.
+    out: where to write y, apart from the others; needed for "residual", which adds to it.
     normed: [rows, k], where the normed x is written.
     Raises KernelArgumentError."""
     check("x", x, native=native, dtype=FLOATS, shape=(None, None), contiguous=False)
@@ -80,24 +90,32 @@ def linear(
     if rows > MAX_ROWS:
         raise KernelArgumentError(f"x has {rows} rows, expected at most {MAX_ROWS}.")
     n = _check_weights(native, x, weights, bias, epilogue)
+    eps = 0.0
     if norm is not None:
+        eps = number("norm.eps", instance("norm", norm, Norm).eps, 0.0, FP32_MAX)
         check("norm.weight", norm.weight, native=native, dtype=x.dtype, shape=(k,))
     if normed is not None:
         check("normed", normed, native=native, dtype=x.dtype, shape=(rows, k))
     dtype = x.dtype if output is None else output
+    if dtype not in (x.dtype, torch.float32):
+        raise KernelArgumentError(f"output is {dtype}, expected {x.dtype} or torch.float32.")
     if out is None and epilogue == "residual":
         raise KernelArgumentError("The epilogue 'residual' adds to y: give it as out=.")
     y = torch.empty(rows, n, dtype=dtype, device=x.device) if out is None else out
     check("out", y, native=native, dtype=dtype, shape=(rows, n), contiguous=False)
+    y_stride = row_stride("out", y, written=True)
+    if out is not None or normed is not None:
+        inputs = {"x": x, "bias": bias, "norm.weight": None if norm is None else norm.weight}
+        check_apart({"out": out, "normed": normed}, inputs | {f"weights[{i}]": w for i, w in enumerate(weights)})
     if rows == 0:
         return y
+    x_stride = row_stride("x", x)
     try:
         native.module.linear(
-            x.data_ptr(), row_stride("x", x), 0 if norm is None else norm.weight.data_ptr(),
-            0.0 if norm is None else norm.eps, [(w.data_ptr(), w.shape[0]) for w in weights],
-            0 if bias is None else bias.data_ptr(), y.data_ptr(), row_stride("out", y),
-            0 if normed is None else normed.data_ptr(), rows, k, DTYPE_CODES[x.dtype], DTYPE_CODES[weights[0].dtype],
-            DTYPE_CODES[dtype], EPILOGUES[epilogue], native.stream(),
+            x.data_ptr(), x_stride, 0 if norm is None else norm.weight.data_ptr(), eps,
+            [(w.data_ptr(), w.shape[0]) for w in weights], 0 if bias is None else bias.data_ptr(), y.data_ptr(),
+            y_stride, 0 if normed is None else normed.data_ptr(), rows, k, DTYPE_CODES[x.dtype],
+            DTYPE_CODES[weights[0].dtype], DTYPE_CODES[dtype], EPILOGUES[epilogue], native.stream(),
         )  # fmt: skip
     except ValueError as error:  # std::invalid_argument
         raise KernelArgumentError(f"{error}.") from error
@@ -108,9 +126,9 @@ def _check_weights(
     native: Native, x: Tensor, weights: Sequence[Tensor], bias: Tensor | None, epilogue: Epilogue
 ) -> int:
     """How many outputs a row of y has."""
-    if epilogue not in EPILOGUES:
+    if not isinstance(epilogue, str) or epilogue not in EPILOGUES:
         raise KernelArgumentError(f"epilogue is {epilogue!r}, expected one of {', '.join(EPILOGUES)}.")
-    if not 1 <= len(weights) <= 3:
+    if not 1 <= length("weights", weights) <= 3:
         raise KernelArgumentError(f"{len(weights)} weights, expected 1 to 3.")
     for i, weight in enumerate(weights):
         allowed = {x.dtype, torch.float32} if i == 0 else weights[0].dtype

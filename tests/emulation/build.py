@@ -94,7 +94,8 @@ def build_program(
 ) -> Path:
     """Compiles one kernel's source and a ``main`` that calls it into a program, for tests of the emulation itself."""
     flags = device_flags(wave, sanitize)
-    host = [source for source in host_sources() if source.parent != ROOT / "csrc" / "hip"]
+    elsewhere = (ROOT / "csrc" / "hip", ROOT / "csrc" / "common" / "decode")  # of the module, or calls of other kernels
+    host = [source for source in host_sources() if source.parent not in elsewhere]
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     kernels = [(kernel, device_flags(wave, sanitize, include))]

@@ -6,7 +6,7 @@
 // relative to one maximum; a sum over the teams. Groups that share a kv head all make its key; the first one stores it.
 // [Expected: 3.5 us at 1 row, of which half is starting, loading and ending.]
 //
-// Registers, sm_90, 128 elements, bf16: 136, no spills.
+// Registers, sm_90, 128 elements, bf16: 137, no spills.
 #include "common/decode/attention_parts.h"
 #include "common/launch.h"
 
@@ -47,16 +47,18 @@ __device__ __forceinline__ void prepare(Heads<T, D, 1>& heads, const T* query, c
   for (int i = 0; i < share; ++i) heads.at[0][i] = gpu::mul_rn(heads.at[0][i], scale);
 }
 
-// Grid: query heads, rows, new positions. Whatever decides a branch around a shuffle is the same for the whole block.
-template <class T, int D>
+// Grid: query heads of a kv head, kv heads, rows for each new position. Whatever decides a branch around a shuffle is the
+// same for the whole block. ORDERED: in_order; a choice at run time would wait for the slot all the same.
+template <class T, int D, bool ORDERED>
 __global__ void __launch_bounds__(gpu::kGroup, 1) predictor_kernel(PredictorAttentionArguments a) {
   gpu::launch_dependents();
   constexpr int share = kShare<T>, rounds = kRounds<T, D>, count = rounds * kAtOnce;
   using Sums = Softmax<T, D, 1>;
   const Team<T, D> team(a.head_dim);
-  const int head = static_cast<int>(blockIdx.x), row = static_cast<int>(blockIdx.y);
-  const int per_kv_head = a.heads / a.kv_heads, kv_head = head / per_kv_head;
-  const int step = static_cast<int>(blockIdx.z), position = a.first + step;
+  const int kv_head = static_cast<int>(blockIdx.y);
+  const int head = kv_head * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+  const int step = static_cast<int>(blockIdx.z) < a.rows ? 0 : 1, row = static_cast<int>(blockIdx.z) - step * a.rows;
+  const int position = a.first + step;
   const gpu::Vector q_weight = load_share<T>(a.q_norm, team.first), k_weight = load_share<T>(a.k_norm, team.first);
   const Angles angles = load_angles<T>(a.cos, a.sin, position * team.size + team.first);
   const Angles then = load_angles<T>(a.cos, a.sin, a.first * team.size + team.first);
@@ -66,7 +68,7 @@ __global__ void __launch_bounds__(gpu::kGroup, 1) predictor_kernel(PredictorAtte
   const int64_t to_value = static_cast<int64_t>(a.kv_heads) * team.size + team.first, to_mine = step * a.rows * width;
   gpu::wait_for_previous();
 
-  const int slot = a.slot[row], place = a.in_order ? row : slot < 0 ? 0 : slot;
+  const int slot = a.slot[row], place = ORDERED ? row : slot < 0 ? 0 : slot;
   const int64_t cache = (static_cast<int64_t>(place) * a.kv_heads + kv_head) * kPredictorPositions * team.size + team.first;
   T* keys = static_cast<T*>(a.keys) + cache;
   T* values = static_cast<T*>(a.values) + cache;
@@ -129,14 +131,15 @@ __global__ void __launch_bounds__(gpu::kGroup, 1) predictor_kernel(PredictorAtte
   sums.add_one(fresh[0], value);
   sums.join_at_largest(team);
 
-  if (head % per_kv_head == 0 && team.mine == 0) {
+  if (blockIdx.x == 0 && team.mine == 0) {
     gpu::store_vector(keys + position * team.size, key);
     gpu::store_vector(values + position * team.size, value);
   }
   T* out = static_cast<T*>(a.out) + ((static_cast<int64_t>(step) * a.rows + row) * a.heads + head) * team.size + team.first;
+  const float scale = gpu::div_rn(1.0f, sums.total[0]);
   float result[share];
 #pragma unroll
-  for (int i = 0; i < share; ++i) result[i] = gpu::div_rn(sums.out[0][i], sums.total[0]);
+  for (int i = 0; i < share; ++i) result[i] = gpu::mul_rn(sums.out[0][i], scale);
   if (team.mine == 0) gpu::store_vector(out, narrow_vector(result, T{}));
 }
 
@@ -154,8 +157,13 @@ void predictor_attention(const PredictorAttentionArguments& a, void* stream) {
   dispatch(a.dtype, a.head_dim, [&](auto element, auto size) {
     using T = decltype(element);
     constexpr int D = decltype(size)::value;
-    const dim3 grid(static_cast<unsigned>(a.heads), static_cast<unsigned>(a.rows), static_cast<unsigned>(a.count));
-    QW_LAUNCH_DEPENDENT((predictor_kernel<T, D>), grid, dim3(gpu::kGroup), 0, gpu::stream_of(stream), a);
+    const dim3 grid(static_cast<unsigned>(a.heads / a.kv_heads), static_cast<unsigned>(a.kv_heads),
+                    static_cast<unsigned>(a.rows * a.count));
+    if (a.in_order) {
+      QW_LAUNCH_DEPENDENT((predictor_kernel<T, D, true>), grid, dim3(gpu::kGroup), 0, gpu::stream_of(stream), a);
+    } else {
+      QW_LAUNCH_DEPENDENT((predictor_kernel<T, D, false>), grid, dim3(gpu::kGroup), 0, gpu::stream_of(stream), a);
+    }
   });
 }
 

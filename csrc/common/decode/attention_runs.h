@@ -86,8 +86,9 @@ __device__ __forceinline__ void merge_runs(const Record& record, int used, T* ou
       v[2] = fmaf(sums[run].z, factor, v[2]);
       v[3] = fmaf(sums[run].w, factor, v[3]);
     }
+    const float scale = gpu::div_rn(1.0f, total);
 #pragma unroll
-    for (int i = 0; i < kPiece; ++i) out[at + i] = gpu::narrow<T>(gpu::div_rn(v[i], total));
+    for (int i = 0; i < kPiece; ++i) out[at + i] = gpu::narrow<T>(gpu::mul_rn(v[i], scale));
   }
 }
 

@@ -195,28 +195,6 @@ def test_the_number_of_outputs_does_not_change_a_sum(native, generator, dtype):
     assert_close(plain, linear_reference(x, [weight]), linear_reference(x, [weight], output=torch.float32), "store")
 
 
-@pytest.mark.parametrize("dtype", HALF)
-def test_wide_gates_of_few_rows(native, generator, dtype):
-    """Blocks of 48 rows of weights add up as smaller ones do, also for a row on its own."""
-    product = Product(native, generator, 3, 288, (2130, 2130), "silu_mul", dtype)
-    wide = product.run()
-    gate, up = product.weights
-    for first in (0, 2100):
-        some = slice(first, first + 30)
-        narrow = linear(native, product.x, [gate[some], up[some]], norm=product.norm, epilogue="silu_mul")
-        assert torch.equal(narrow, wide[:, some])
-    assert torch.equal(product.run(slice(1, 2)), wide[1:2])
-
-
-@pytest.mark.parametrize("dtype", HALF)
-def test_a_longer_k_than_is_held_at_once(native, generator, dtype):
-    for rows in (1, 12, 20, 40):
-        for parts, epilogue in (((9,), "residual"), ((5, 5), "silu_mul")):
-            product = Product(native, generator, rows, 1312, parts, epilogue, dtype, norm=epilogue == "silu_mul")
-            assert torch.equal(product.run(slice(0, 1)), product.check()[:1])
-    Product(native, generator, 1, 3104, (9,), "residual", dtype, norm=False).check()
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_strided_rows(native, generator, dtype):
     for rows in (1, 6):

@@ -56,32 +56,6 @@ __device__ __forceinline__ Vector load_in_place(const void* from, bool wanted = 
   return v;
 }
 
-// Copies of 16 bytes (zeros if not `wanted`) to shared memory that are on their way when the call returns: as many as the
-// memory takes, and no registers. A thread that waits sees its own copies only.
-__device__ __forceinline__ void copy_async(Vector* to, const void* from, bool wanted) {
-#ifdef QWEN3TTS_CUDA
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(wanted ? 16 : 0)
-               : "memory");
-#else
-  *to = wanted ? *static_cast<const Vector*>(from) : Vector{{0, 0, 0, 0}};
-#endif
-}
-
-// The copies asked for since the last commit are one set, perhaps an empty one.
-__device__ __forceinline__ void commit_copies() {
-#ifdef QWEN3TTS_CUDA
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Returns when all sets but the latest LEFT are there.
-template <int LEFT> __device__ __forceinline__ void wait_for_copies() {
-#ifdef QWEN3TTS_CUDA
-  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-#endif
-}
-
 // A hint: the 128 bytes around `from` will be loaded soon. Nothing that is read later depends on it.
 __device__ __forceinline__ void prefetch(const void* from) {
 #ifdef QWEN3TTS_CUDA

@@ -9,7 +9,7 @@
 namespace emulation {
 
 constexpr int kMaxThreads = 1024;            // per block
-constexpr std::size_t kMaxShared = 227 << 10;  // bytes of shared memory per block, as on NVIDIA: tensor-core kernels are tested here, too
+constexpr std::size_t kMaxShared = 65536;    // bytes of shared memory per block: AMD's LDS
 constexpr uint64_t kPoison = ~uint64_t{0};   // NaN as float, bf16 or fp16; -1 as an index
 
 // A place where threads wait for each other. Two places differ when their line does.

@@ -63,6 +63,7 @@ void predictor(const pybind11::dict& fields, std::uintptr_t stream) {
   f.int32("head_dim", a.head_dim);
   f.int32("first", a.first);
   f.int32("count", a.count);
+  a.in_order = f.number<bool>("in_order");
   a.dtype = f.dtype("dtype");
   f.done();
   predictor_attention(a, pointer(stream));

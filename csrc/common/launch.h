@@ -12,6 +12,13 @@
 
 namespace gpu {
 
+// Does a kernel start ahead of its wait? The emulation says so, too.
+#if (defined(QWEN3TTS_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900) || defined(QW_WAIT_FOR_PREVIOUS)
+constexpr bool kStartsEarly = true;
+#else
+constexpr bool kStartsEarly = false;
+#endif
+
 // The next kernel's blocks may take their places as soon as all blocks of this one have said so or ended.
 __device__ __forceinline__ void launch_dependents() {
 #if defined(QWEN3TTS_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -28,35 +35,64 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+// More than 48 KB of dynamic shared memory must be allowed on NVIDIA; AMD gives 64 KB to every block.
+template <class Kernel> void allow_shared(Kernel* kernel, size_t bytes) {
+#if defined(QWEN3TTS_CUDA)
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "shared memory");
+#elif defined(__HIP_PLATFORM_NVIDIA__)
+  check(hipFuncSetAttribute(reinterpret_cast<const void*>(kernel), hipFuncAttributeMaxDynamicSharedMemorySize,
+                            static_cast<int>(bytes)),
+        "shared memory");
+#else
+  static_cast<void>(kernel);
+  static_cast<void>(bytes);
+#endif
+}
+
 #ifdef QWEN3TTS_CUDA
+// Percent of a multiprocessor's first-level memory that is shared memory; -1: as the driver likes. A multiprocessor must
+// be idle to change it, so kernels that want to overlap must agree.
+#ifndef QW_SHARED_CARVEOUT
+#define QW_SHARED_CARVEOUT -1
+#endif
+
+// cluster: blocks along x that form one (common/cluster.h); not heeded by cards without clusters.
 template <class... Parameters, class... Arguments>
-Status launch_dependent(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, Stream stream,
-                        Arguments&&... arguments) {
+Status launch_dependent(void (*kernel)(Parameters...), unsigned cluster, dim3 grid, dim3 block, size_t shared,
+                        Stream stream, Arguments&&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "a launch gives every parameter of the kernel");
   int device = 0, major = 0;
   Status status = cudaGetDevice(&device);
   if (status == kSuccess) status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (status == kSuccess && QW_SHARED_CARVEOUT >= 0)
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, QW_SHARED_CARVEOUT);
   if (status != kSuccess) return status;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = cluster;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = major >= 9 ? 1 : 0;  // code for older cards does not wait
+  config.attrs = attributes;
+  config.numAttrs = major < 9 ? 0 : cluster > 1 ? 2 : 1;  // code for older cards does not wait
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...);
 }
 #endif
 
 }  // namespace gpu
 
-// As QW_LAUNCH.
+// As QW_LAUNCH; with a cluster of blocks along x where there are clusters.
 #ifdef QWEN3TTS_CUDA
-#define QW_LAUNCH_DEPENDENT(kernel, grid, block, shared, stream, ...)                                         \
-  gpu::check(gpu::launch_dependent(kernel, (grid), (block), (shared), (stream), __VA_ARGS__), "launch of " #kernel)
+#define QW_LAUNCH_CLUSTER(kernel, cluster, grid, block, shared, stream, ...)                                 \
+  gpu::check(gpu::launch_dependent(kernel, (cluster), (grid), (block), (shared), (stream), __VA_ARGS__),      \
+             "launch of " #kernel)
+#define QW_LAUNCH_DEPENDENT(kernel, ...) QW_LAUNCH_CLUSTER(kernel, 1u, __VA_ARGS__)
 #else
+#define QW_LAUNCH_CLUSTER(kernel, cluster, ...) QW_LAUNCH(kernel, __VA_ARGS__)
 #define QW_LAUNCH_DEPENDENT QW_LAUNCH
 #endif

@@ -1,163 +1,10 @@
 #include "common/sampler.h"
 
-#include "common/gpu.h"
 #include "common/launch.h"
-#include "common/reduce.h"
-#include "common/sampling.h"
+#include "common/sampler_parts.h"
 
 namespace qwen3tts {
 namespace {
-
-using gpu::entry_of;
-using gpu::index_of;
-using gpu::is_finite;
-using gpu::key_of;
-using gpu::kOne;
-using gpu::u64;
-using gpu::value_of;
-
-constexpr int kThreads = 256;
-constexpr int kGroups = kThreads / gpu::kGroup;
-constexpr int kEntryBytes = 6;  // of a survivor in shared memory: its key and its 16-bit index
-
-// ---------------------------------------------------------------- one row
-
-template <class T> __device__ __forceinline__ T larger(T a, T b) { return a > b ? a : b; }
-template <class T> __device__ __forceinline__ T smaller(T a, T b) { return a < b ? a : b; }
-
-struct Shared {
-  u64 exchange[2][kThreads];  // partners farther than a group, written and read in turns
-  u64 sums[kGroups];
-  u64 total;                  // of the shortest prefix that top-p keeps
-  u64 best[kGroups];
-  uint32_t edge[kGroups];     // the group's ceil(k/8)-th maximum
-  uint32_t top[kGroups];
-  uint32_t count[kGroups];
-  uint32_t status[kGroups];
-  int winner;
-};
-
-// Survivors in dynamic shared memory: room for the power of two at or above vocab, and at least kThreads.
-struct Survivors {
-  uint32_t* keys;
-  uint16_t* indices;
-};
-
-// Sorts one value per lane of each group, descending.
-__device__ __forceinline__ uint32_t sort_group(uint32_t v) {
-  const int lane = gpu::group_lane();
-#pragma unroll
-  for (int size = 2; size <= gpu::kGroup; size *= 2)
-#pragma unroll
-    for (int stride = size / 2; stride > 0; stride /= 2) {
-      const uint32_t other = gpu::shfl_xor(v, stride);
-      const bool first = (lane & stride) == 0, descending = (lane & size) == 0;
-      v = first == descending ? larger(v, other) : smaller(v, other);
-    }
-  return v;
-}
-
-// Inclusive prefix sum over the group.
-template <class T> __device__ __forceinline__ T scan_group(T v) {
-#pragma unroll
-  for (int delta = 1; delta < gpu::kGroup; delta *= 2) {
-    const T before = gpu::shfl_up(v, delta);
-    if (gpu::group_lane() >= delta) v += before;
-  }
-  return v;
-}
-
-// Sorts the first `size` (a power of two, at most kThreads) of one value per thread, descending.
-__device__ __forceinline__ u64 sort_threads(u64 v, int size, Shared& s) {
-  const int t = static_cast<int>(threadIdx.x);
-  int turn = 0;
-  for (int block = 2; block <= size; block *= 2)
-    for (int stride = block / 2; stride > 0; stride /= 2) {
-      u64 other;
-      if (stride < gpu::kGroup) {
-        other = gpu::shfl_xor(v, stride);
-      } else {
-        s.exchange[turn][t] = v;
-        __syncthreads();
-        other = s.exchange[turn][t ^ stride];
-        turn ^= 1;  // the next write cannot meet a late reader of this half: a barrier lies between
-      }
-      const bool first = (t & stride) == 0, descending = (t & block) == 0;
-      v = first == descending ? larger(v, other) : smaller(v, other);
-    }
-  return v;
-}
-
-// Sorts the first `size` (a power of two above kThreads) survivors, descending.
-__device__ void sort_shared(const Survivors& kept, int size) {
-  for (int block = 2; block <= size; block *= 2)
-    for (int stride = block / 2; stride > 0; stride /= 2) {
-      for (int pair = static_cast<int>(threadIdx.x); pair < size / 2; pair += kThreads) {
-        const int i = 2 * pair - (pair & (stride - 1)), j = i + stride;
-        const uint32_t key_i = kept.keys[i], key_j = kept.keys[j];
-        const uint16_t index_i = kept.indices[i], index_j = kept.indices[j];
-        const bool in_order = key_i > key_j || (key_i == key_j && index_i < index_j);
-        if (in_order == ((i & block) == 0)) continue;
-        kept.keys[i] = key_j;
-        kept.keys[j] = key_i;
-        kept.indices[i] = index_j;
-        kept.indices[j] = index_i;
-      }
-      __syncthreads();
-    }
-}
-
-// Top-p and the draw from sorted survivors, of which each thread owns `each` neighbours. The winner's thread returns
-// its index, the others -1.
-__device__ __forceinline__ int draw(const Survivors& kept, int count, int each, float largest, uint32_t top_p,
-                                    uint32_t word, Shared& s) {
-  const int first = static_cast<int>(threadIdx.x) * each, end = smaller(first + each, count);
-  const auto weight = [&](int i) { return static_cast<u64>(gpu::exp_weight(gpu::sub_rn(value_of(kept.keys[i]), largest))); };
-  u64 sum = 0;
-  for (int i = first; i < end; ++i) sum += weight(i);
-  u64 start = scan_group(sum);
-  if (gpu::group_lane() == gpu::kGroup - 1) s.sums[gpu::group()] = start;
-  start -= sum;
-  __syncthreads();
-  u64 total = 0;
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-    if (g == gpu::group()) start += total;
-    total += s.sums[g];
-  }
-  if (top_p < kOne) {
-    const u64 wanted = top_p * total;
-    u64 running = start;
-    for (int i = first; i < end; ++i) {
-      const u64 next = running + weight(i);
-      if (next * kOne >= wanted && (i == 0 || running * kOne < wanted)) s.total = next;
-      running = next;
-    }
-    __syncthreads();
-    total = s.total;
-  }
-  const u64 threshold = ((word >> 8) * total) >> gpu::kShift;
-  u64 running = start;
-  for (int i = first; i < end; ++i) {
-    const u64 next = running + weight(i);
-    if (running <= threshold && threshold < next) return kept.indices[i];
-    running = next;
-  }
-  return -1;
-}
-
-// The lowest index of the largest key, in every thread.
-template <int EACH> __device__ __forceinline__ int pick_largest(const uint32_t (&keys)[EACH], Shared& s) {
-  u64 best = 0;
-#pragma unroll
-  for (int j = 0; j < EACH; ++j) best = larger(best, entry_of(keys[j], threadIdx.x + j * kThreads));
-  for (int mask = gpu::kGroup / 2; mask > 0; mask /= 2) best = larger(best, gpu::shfl_xor(best, mask));
-  if (gpu::group_lane() == 0) s.best[gpu::group()] = best;
-  __syncthreads();
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) best = larger(best, s.best[g]);
-  return static_cast<int>(index_of(best));
-}
 
 // What a thread loads of its row, all at once; it owns logits threadIdx.x + j * kThreads.
 template <int EACH> struct Loaded {
@@ -268,21 +115,14 @@ __device__ __forceinline__ void gather(const SamplerArguments& a, int64_t r, int
   for (int i = static_cast<int>(threadIdx.x); i < pieces; i += kThreads) to[i] = from[i];
 }
 
-template <int EACH> __global__ void __launch_bounds__(kThreads) sample_kernel(SamplerArguments a, int room) {
-  QW_DYNAMIC_SHARED(uint32_t, dynamic);
-  __shared__ Shared s;
-  const Survivors kept{dynamic, reinterpret_cast<uint16_t*>(dynamic + room)};
-  gpu::launch_dependents();
-  gpu::wait_for_previous();
-  const int64_t r = blockIdx.x;
-  const int64_t slot = a.slots == nullptr ? r : a.slots[r];
-  if (slot < 0) return;
-  const SamplerRow row = a.params[slot];
-  const int frame = a.frames[slot] + a.frame_offset;
-  const Loaded<EACH> in = load<EACH>(a, r, slot);
-  const uint32_t word = gpu::random_word(row.seed, static_cast<uint32_t>(frame), static_cast<uint32_t>(a.codebook), row.part);
+// The token in one thread, -1 in the others.
+template <int EACH>
+__device__ __forceinline__ int pick(const SamplerArguments& a, const SamplerRow& row, int frame, const Loaded<EACH>& in,
+                                    const Survivors& kept, Shared& s, uint32_t& status) {
+  const uint32_t word =
+      gpu::random_word(row.seed, static_cast<uint32_t>(frame), static_cast<uint32_t>(a.codebook), row.part);
   uint32_t keys[EACH];
-  uint32_t status = process(a, row, frame, in, keys);
+  status = process(a, row, frame, in, keys);
 
   uint32_t most = 0;
 #pragma unroll
@@ -309,17 +149,58 @@ template <int EACH> __global__ void __launch_bounds__(kThreads) sample_kernel(Sa
   if (row.do_sample != 0 && (top == 0 || !is_finite(largest))) status |= kSamplerNoPick;
 
   // All threads go the same way: every condition below is the row's.
-  int winner = -1;
-  if ((status & kSamplerNoPick) != 0) {
-    winner = threadIdx.x == 0 ? 0 : -1;
-  } else if (row.do_sample == 0) {
+  if ((status & kSamplerNoPick) != 0) return threadIdx.x == 0 ? 0 : -1;
+  if (row.do_sample == 0) {
     const int best = pick_largest(keys, s);
-    winner = threadIdx.x == 0 ? best : -1;
-  } else {
-    const int count = keep_survivors(keys, edge, largest, kept, s);
-    const int each = sort_survivors(kept, count, s);
-    winner = draw(kept, row.top_k > 0 ? smaller(count, row.top_k) : count, each, largest,
-                  static_cast<uint32_t>(row.top_p), word, s);
+    return threadIdx.x == 0 ? best : -1;
+  }
+  const int count = keep_survivors(keys, edge, largest, kept, s);
+  const uint32_t top_p = static_cast<uint32_t>(row.top_p);
+  if (count <= kRanked) return draw_ranked(kept, count, row.top_k, largest, top_p, word, s);
+  const int each = sort_survivors(kept, count, s);
+  return draw(kept, row.top_k > 0 ? smaller(count, row.top_k) : count, each, largest, top_p, word, s);
+}
+
+// A row that takes the usual way through pick().
+template <int EACH> __device__ __forceinline__ void make_up(SamplerRow& row, Loaded<EACH>& in) {
+  row.temperature = row.repetition_penalty = 1.0f;
+  row.top_k = 50;
+  row.top_p = static_cast<int32_t>(kOne / 2);
+  row.do_sample = 1;
+#pragma unroll
+  for (int j = 0; j < EACH; ++j)
+    in.values[j] = static_cast<float>(threadIdx.x * 37 % kThreads) * 0.01f - static_cast<float>(j);
+}
+
+template <int EACH> __global__ void __launch_bounds__(kThreads) sample_kernel(SamplerArguments a, int room) {
+  QW_DYNAMIC_SHARED(uint32_t, dynamic);
+  __shared__ Shared s;
+  const Survivors kept{dynamic, reinterpret_cast<uint16_t*>(dynamic + room)};
+  gpu::launch_dependents();
+  const int64_t r = blockIdx.x;
+  int64_t slot = 0;
+  uint32_t status = 0;
+  int winner = -1;
+  // Twice where there is time before the wait: a made-up row first, so that the instructions are at hand then. They are
+  // many, each is executed once, and fetching them takes longer than what they do.
+#pragma unroll 1
+  for (bool real = !gpu::kStartsEarly;; real = true) {
+    SamplerRow row{};
+    Loaded<EACH> in{};
+    int frame = 0;
+    if (real) {
+      gpu::wait_for_previous();
+      slot = a.slots == nullptr ? r : a.slots[r];
+      if (slot < 0) return;
+      row = a.params[slot];
+      frame = a.frames[slot] + a.frame_offset;
+      in = load<EACH>(a, r, slot);
+    } else {
+      make_up(row, in);
+    }
+    winner = pick(a, row, frame, in, kept, s, status);
+    if (real) break;
+    __syncthreads();  // all have read what is written over
   }
   if (winner >= 0) {
     if (a.picks != nullptr) a.picks[slot] = winner;
@@ -338,25 +219,33 @@ __global__ void weights_kernel(const float* x, std::int64_t* weights, int64_t co
 
 // ---------------------------------------------------------------- launches
 
-// More than 48 KB of shared memory must be allowed on NVIDIA; AMD gives 64 KB to every block.
-template <class Kernel> void allow_shared(Kernel* kernel, int bytes) {
-#if defined(QWEN3TTS_CUDA)
-  gpu::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "sampler");
-#elif defined(__HIP_PLATFORM_NVIDIA__)
-  gpu::check(hipFuncSetAttribute(reinterpret_cast<const void*>(kernel), hipFuncAttributeMaxDynamicSharedMemorySize,
-                                 bytes),
-             "sampler");
+// Shared memory of which a multiprocessor has no room for two, so that rows do not share one: blocks that start while the
+// kernel ahead fills the card would gather on the few multiprocessors it leaves free. 0: as it comes. Beside a product of
+// more than kMostApart rows there is no room for as much.
+constexpr int kMostApart = 32;
+#ifndef QW_SAMPLER_APART
+#define QW_SAMPLER_APART 1
+#endif
+size_t apart_bytes() {
+#ifdef QWEN3TTS_CUDA
+  int device = 0, each = 0, most = 0;
+  gpu::check(cudaGetDevice(&device), "sampler");
+  gpu::check(cudaDeviceGetAttribute(&each, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device), "sampler");
+  gpu::check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "sampler");
+  return QW_SAMPLER_APART && each / 2 + static_cast<int>(sizeof(Shared)) <= most ? static_cast<size_t>(each / 2) : 0;
 #else
-  static_cast<void>(kernel);
-  static_cast<void>(bytes);
+  return 0;
 #endif
 }
 
 template <int EACH> void launch(const SamplerArguments& a, void* stream) {
   int room = kThreads;
   while (room < a.vocab) room *= 2;
-  if (EACH == kSamplerMaxVocab / kThreads) allow_shared(&sample_kernel<EACH>, room * kEntryBytes);
-  QW_LAUNCH_DEPENDENT((sample_kernel<EACH>), dim3(static_cast<unsigned>(a.rows)), dim3(kThreads), room * kEntryBytes,
+  const size_t needed = static_cast<size_t>(room) * kEntryBytes;
+  const size_t apart = a.rows > 1 && a.rows <= kMostApart ? apart_bytes() : 0;
+  const size_t shared = needed > apart ? needed : apart;
+  if (shared + sizeof(Shared) > 48 << 10) gpu::allow_shared(&sample_kernel<EACH>, shared);
+  QW_LAUNCH_DEPENDENT((sample_kernel<EACH>), dim3(static_cast<unsigned>(a.rows)), dim3(kThreads), shared,
                       gpu::stream_of(stream), a, room);
 }
 

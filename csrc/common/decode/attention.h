@@ -17,7 +17,7 @@
 // ceil((p + 1) / kAttentionRuns) positions, rounded up to 8 (the last ones may be short or empty). One group takes a run:
 // each of its teams every so-many'th position, with a maximum, a sum and a weighted sum of its own in fp32 that are
 // brought together in a fixed tree; the newest position comes last. Runs are added in order, relative to the largest
-// maximum. Nothing of this depends on anything but p, head_dim, the dtype and the heads per kv head, so a row has the same
+// maximum. The predictor's 16 positions are one run, relative to the group's maximum from the start. Nothing of this depends on anything but p, head_dim, the dtype and the heads per kv head, so a row has the same
 // bits alone and among others, in any slot and on any pages, and a prompt has those of one position at a time.
 //
 // Bytes that must move per row: keys and values of p + 1 positions of one layer.
@@ -51,7 +51,8 @@ struct AttentionArguments {
   void* workspace;                      // attention_workspace_bytes, zeroed once before its first use; not by store_kv
   std::int32_t rows, heads, kv_heads, head_dim;
   DType dtype;
-  // Blocks that share a (row, kv head): 1, 2, 4, 8 or 16; 0: by the number of rows. No effect on the result.
+  // Blocks that share a (row, kv head): 1, 2, 4, 8 or 16; 0: as many, up to 8, as make no more than 256 in all. No effect
+  // on the result. 2 to 8 are a cluster where there are clusters (common/cluster.h).
   std::int32_t blocks;
   // The caller's word that slot, position, the page table and all positions before each row's own were written before the
   // latest launch of the stream that is not a dependent one (and not by that launch). They are read ahead of the wait
@@ -84,6 +85,8 @@ struct PredictorAttentionArguments {
   std::int32_t rows, heads, kv_heads, head_dim;
   std::int32_t first, count;     // new positions: first, or first and first + 1
   DType dtype;
+  // The caller's word that slot[r] is r or -1, for each of the rows: keys and values need not wait for it to be read.
+  bool in_order;
 };
 void predictor_attention(const PredictorAttentionArguments& arguments, void* stream);
 

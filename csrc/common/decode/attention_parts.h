@@ -93,7 +93,7 @@ __device__ __forceinline__ void norm_and_rotate(float (&v)[N][kShare<T>], const 
   team.sum(squares);
 #pragma unroll
   for (int n = 0; n < N; ++n) {
-    const float mean = gpu::div_rn(squares[n], static_cast<float>(team.size));
+    const float mean = gpu::mul_rn(squares[n], 1.0f / static_cast<float>(team.size));  // exact: a power of two
     const float scale = gpu::div_rn(1.0f, sqrtf(gpu::add_rn(mean, eps)));
     float w[share], other[share], cos[share], sin[share];
     widen_vector(n < N - 1 ? weight : last_weight, w, T{});
@@ -112,6 +112,11 @@ __device__ __forceinline__ void norm_and_rotate(float (&v)[N][kShare<T>], const 
   }
 }
 
+// What queries are multiplied by so that base-2 exponentials of their products with keys are right.
+__device__ __forceinline__ float score_scale(int head_dim) {
+  return 1.4426950408889634f / sqrtf(static_cast<float>(head_dim));  // of a constant, a constant
+}
+
 // The H query heads of a kv head, and its key at the end.
 template <class T, int D, int H> struct Heads {
   float at[H + 1][kShare<T>];
@@ -121,12 +126,11 @@ template <class T, int D, int H> struct Heads {
     for (int h = 0; h < H; ++h) load_wide(queries + h * team.size + team.first, at[h]);
     load_wide(key + team.first, at[H]);
   }
-  // Norms and rotates all, returns the key, and makes the queries ready for base-2 exponentials: times log2(e) /
-  // sqrt(head_dim).
+  // Norms and rotates all, returns the key, and scales the queries.
   __device__ __forceinline__ gpu::Vector prepare(const gpu::Vector& q_weight, const gpu::Vector& k_weight, float eps,
                                                  const Angles& angles, const Team<T, D>& team) {
     norm_and_rotate<T, D, H + 1>(at, q_weight, k_weight, eps, angles, team);
-    const float scale = gpu::div_rn(1.4426950408889634f, sqrtf(static_cast<float>(team.size)));
+    const float scale = score_scale(team.size);
 #pragma unroll
     for (int h = 0; h < H; ++h)
 #pragma unroll
@@ -156,8 +160,15 @@ template <class T, int D, int H> struct Softmax {
   template <int N>
   __device__ __forceinline__ void add(const Heads<T, D, H>& q, const gpu::Vector (&keys)[N],
                                       const gpu::Vector (&values)[N], const bool (&there)[N], const Team<T, D>& team) {
-    constexpr int share = kShare<T>;
     float score[N * H];
+    scores(score, q, keys, team);
+    add(score, values, there);
+  }
+  // The same in two steps: the first of them leaves the sums alone.
+  template <int N>
+  __device__ __forceinline__ static void scores(float (&score)[N * H], const Heads<T, D, H>& q,
+                                                const gpu::Vector (&keys)[N], const Team<T, D>& team) {
+    constexpr int share = kShare<T>;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       float key[share];
@@ -170,6 +181,10 @@ template <class T, int D, int H> struct Softmax {
       }
     }
     team.sum(score);
+  }
+  template <int N>
+  __device__ __forceinline__ void add(float (&score)[N * H], const gpu::Vector (&values)[N], const bool (&there)[N]) {
+    constexpr int share = kShare<T>;
 #pragma unroll
     for (int h = 0; h < H; ++h) {
       float most = largest[h];
@@ -197,20 +212,39 @@ template <class T, int D, int H> struct Softmax {
   __device__ __forceinline__ void join(const Team<T, D>& team) {
 #pragma unroll
     for (int h = 0; h < H; ++h) {
-      float most = largest[h];
-#pragma unroll
-      for (int mask = team.lanes; mask < gpu::kGroup; mask *= 2) most = fmaxf(most, gpu::shfl_xor(most, mask));
-      rescale(h, most);
-#pragma unroll
-      for (int mask = team.lanes; mask < gpu::kGroup; mask *= 2) {
-        total[h] = gpu::add_rn(total[h], gpu::shfl_xor(total[h], mask));
-#pragma unroll
-        for (int i = 0; i < kShare<T>; ++i) out[h][i] = gpu::add_rn(out[h][i], gpu::shfl_xor(out[h][i], mask));
-      }
+      rescale(h, largest_of_group(largest[h], team));
+      add_up(h, team);
     }
   }
 
+  // One head, whose largest score is known: the group's from the teams', then position by position; kLowest is nothing.
+  __device__ __forceinline__ void share_largest(const Team<T, D>& team) {
+    largest[0] = largest_of_group(largest[0], team);
+  }
+  __device__ __forceinline__ void add_one(float score, const gpu::Vector& value) {
+    float v[kShare<T>];
+    widen_vector(value, v, T{});
+    const float weight = exp2f(gpu::sub_rn(score, largest[0]));
+    total[0] = gpu::add_rn(total[0], weight);
+#pragma unroll
+    for (int i = 0; i < kShare<T>; ++i) out[0][i] = fmaf(weight, v[i], out[0][i]);
+  }
+  __device__ __forceinline__ void join_at_largest(const Team<T, D>& team) { add_up(0, team); }
+
  private:
+  __device__ __forceinline__ static float largest_of_group(float most, const Team<T, D>& team) {
+#pragma unroll
+    for (int mask = team.lanes; mask < gpu::kGroup; mask *= 2) most = fmaxf(most, gpu::shfl_xor(most, mask));
+    return most;
+  }
+  __device__ __forceinline__ void add_up(int h, const Team<T, D>& team) {
+#pragma unroll
+    for (int mask = team.lanes; mask < gpu::kGroup; mask *= 2) {
+      total[h] = gpu::add_rn(total[h], gpu::shfl_xor(total[h], mask));
+#pragma unroll
+      for (int i = 0; i < kShare<T>; ++i) out[h][i] = gpu::add_rn(out[h][i], gpu::shfl_xor(out[h][i], mask));
+    }
+  }
   __device__ __forceinline__ void rescale(int h, float most) {
     const float factor = exp2f(gpu::sub_rn(largest[h], most));
     largest[h] = most;
@@ -226,7 +260,8 @@ struct PageMap {
   int shift;                  // log2 of the page
   int kv_heads, kv_head, head_dim;
 
-  __device__ __forceinline__ int64_t at(int position) const { return within(table[position >> shift], position); }
+  __device__ __forceinline__ int page(int position) const { return table[position >> shift]; }
+  __device__ __forceinline__ int64_t at(int position) const { return within(page(position), position); }
   __device__ __forceinline__ int64_t within(int page, int position) const {
     const int64_t row = (static_cast<int64_t>(page) * kv_heads + kv_head) << shift;
     return (row + (position & ((1 << shift) - 1))) * head_dim;
@@ -243,23 +278,25 @@ void check_heads(const char* what, std::int32_t rows, std::int32_t heads, std::i
 void check_aligned(const char* what, const void* const* pointers, int count);
 int page_shift(const char* what, const KvPages& pages);
 
-// call(T{}, constants D and H) for the kernel that fits.
+// call(T{}, constants D and H, or D alone) for the kernel that fits.
 template <int N> struct Constant { static constexpr int value = N; };
-template <class T, int D, class Call> void dispatch_heads(int per_kv_head, const Call& call) {
-  if (per_kv_head == 1) call(T{}, Constant<D>{}, Constant<1>{});
-  else if (per_kv_head == 2) call(T{}, Constant<D>{}, Constant<2>{});
-  else call(T{}, Constant<D>{}, Constant<4>{});
+template <class T, class Call> void dispatch_size(int head_dim, const Call& call) {
+  if (head_dim == 128) call(T{}, Constant<128>{});
+  else call(T{}, Constant<0>{});
 }
-template <class T, class Call> void dispatch_size(int head_dim, int per_kv_head, const Call& call) {
-  if (head_dim == 128) dispatch_heads<T, 128>(per_kv_head, call);
-  else dispatch_heads<T, 0>(per_kv_head, call);
+template <class Call> void dispatch(DType dtype, int head_dim, const Call& call) {
+  switch (dtype) {
+    case DType::f32: return dispatch_size<float>(head_dim, call);
+    case DType::bf16: return dispatch_size<gpu::bf16>(head_dim, call);
+    case DType::fp16: return dispatch_size<gpu::fp16>(head_dim, call);
+  }
 }
 template <class Call> void dispatch(DType dtype, int head_dim, int per_kv_head, const Call& call) {
-  switch (dtype) {
-    case DType::f32: return dispatch_size<float>(head_dim, per_kv_head, call);
-    case DType::bf16: return dispatch_size<gpu::bf16>(head_dim, per_kv_head, call);
-    case DType::fp16: return dispatch_size<gpu::fp16>(head_dim, per_kv_head, call);
-  }
+  dispatch(dtype, head_dim, [&](auto element, auto size) {
+    if (per_kv_head == 1) call(element, size, Constant<1>{});
+    else if (per_kv_head == 2) call(element, size, Constant<2>{});
+    else call(element, size, Constant<4>{});
+  });
 }
 
 }  // namespace qwen3tts

@@ -91,7 +91,7 @@ void Decoder::attend(const Stack& stack, std::int32_t index, const Columns& colu
   if (columns.pass >= 0) {
     const std::int32_t count = columns.count / columns.rows, first = columns.pass == 0 ? 0 : columns.pass + 1;
     predictor_attention({s_.qkv, w.q_norm, w.k_norm, g.eps, stack.cos, stack.sin, columns.slots, keys, values,
-                         s_.attended, columns.rows, g.heads, g.kv_heads, g.head_dim, first, count, d_.dtype},
+                         s_.attended, columns.rows, g.heads, g.kv_heads, g.head_dim, first, count, d_.dtype, true},
                         stream);
     return;
   }

@@ -16,8 +16,10 @@ from qwen3tts.backends.native.build_info import build_record
 from qwen3tts.backends.native.cases import Call, Case
 from qwen3tts.backends.native.module import Native
 
-OPERATIONS = ("rms_norm", "sampler", "transposed_conv", "skinny_product")
-"""files beside this one with a function selftest_cases()"""
+OPERATIONS = (
+    "rms_norm", "sampler", "transposed_conv", "skinny_product", "decode.linear", "decode.attention_cases",
+)  # fmt: skip
+"""modules beside this one with a function selftest_cases()"""
 
 REPEATS = 15
 MAX_COPIES = 64

@@ -230,11 +230,13 @@ def predictor_attention(
     first: int,
     *,
     out: Tensor | None = None,
+    in_order: bool = False,
 ) -> Tensor:
     """qkv [count * rows, (heads + 2 kv_heads) * head_dim] -> [count * rows, heads * head_dim].
 
     Row c * rows + r is position first + c of row r, count 1 or 2; slot int32 [rows], -1 for idle ones.
-    keys and values [slots, kv_heads, 16, head_dim] get the new positions. Raises KernelArgumentError."""
+    keys and values [slots, kv_heads, 16, head_dim] get the new positions. in_order: slot[r] is r or -1, and there are
+    at least as many slots as rows; no other result, but sooner. Raises KernelArgumentError."""
     first = whole("first", first, 0, PREDICTOR_POSITIONS - 1)
     check("keys", keys, native=native, dtype=FLOATS, shape=(None, None, PREDICTOR_POSITIONS, None))
     check("slot", slot, native=native, dtype=torch.int32, shape=(None,))
@@ -245,11 +247,13 @@ def predictor_attention(
         return y
     if rows == 0 or len(qkv) % rows != 0:
         raise KernelArgumentError(f"qkv has {len(qkv)} rows, expected one or two for each of the {rows} of slot.")
+    if in_order and rows > len(keys):
+        raise KernelArgumentError(f"keys have {len(keys)} slots, expected {rows}: the rows are in_order.")
     check("norms.q", norms.q, native=native, dtype=qkv.dtype, shape=(fields["head_dim"],))
     _check_apart(qkv, norms, rotary, {"slot": slot}, {"keys": keys, "values": values, "out": y})
     fields |= {
         "q_norm": norms.q.data_ptr(), "slot": slot.data_ptr(), "out": y.data_ptr(), "rows": rows,
-        "first": first, "count": len(qkv) // rows,
+        "first": first, "count": len(qkv) // rows, "in_order": in_order,
     }  # fmt: skip
     _call(native, "predictor_attention", fields)
     return y

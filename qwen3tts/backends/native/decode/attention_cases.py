@@ -60,9 +60,14 @@ def selftest_cases() -> list[Case]:
     bf16 = torch.bfloat16
     cases = [_talker(_RELEASED, rows, 500, bf16) for rows in (1, 2, 4, 8, 16, 32, 64)]
     cases += [_talker(_RELEASED, rows, at, bf16) for rows in (1, 8) for at in (60, 2000)]
-    cases += [_talker(_RELEASED, rows, 500, bf16, blocks=b) for rows in (1, 4, 8) for b in (1, 2, 4, 8, 16)]
-    cases += [_talker(_RELEASED, 1, 500, bf16, settled=True)]
-    cases += [_predictor(_RELEASED, rows, first, bf16) for rows in (1, 8, 64) for first in (0, 15)]
+    cases += [
+        _talker(_RELEASED, rows, 410, bf16, blocks=blocks, settled=True)
+        for rows in (1, 2, 4, 8, 16, 32)
+        for blocks in (1, 2, 4, 8, 16)
+    ]
+    cases += [_talker(_RELEASED, 1, 410, bf16, blocks=blocks) for blocks in (1, 8)]
+    cases += [_predictor(_RELEASED, rows, first, bf16) for rows in (1, 8, 64) for first in (0, 8, 15)]
+    cases += [_predictor(_RELEASED, 1, first, bf16, in_order=False) for first in (8, 15)]
     for dtype in (torch.float32, torch.float16):
         cases += [_talker(_RELEASED, 1, 500, dtype), _predictor(_RELEASED, 1, 15, dtype)]
     for dtype in _BOUNDS:
@@ -99,7 +104,15 @@ def _talker(
     return _case("talker_attention", f"{rows} x {shape}, position {position}{notes}", dtype, prepare, small)
 
 
-def _predictor(shape: tuple[int, int, int], rows: int, first: int, dtype: torch.dtype, *, small: bool = False) -> Case:
+def _predictor(
+    shape: tuple[int, int, int],
+    rows: int,
+    first: int,
+    dtype: torch.dtype,
+    *,
+    small: bool = False,
+    in_order: bool = True,
+) -> Case:
     def prepare(native: Native, generator: torch.Generator) -> Call:
         layer = _Inputs(native, generator, shape, dtype, PREDICTOR_POSITIONS)
         count = 2 if first == 0 else 1
@@ -108,7 +121,9 @@ def _predictor(shape: tuple[int, int, int], rows: int, first: int, dtype: torch.
         slot, out = layer.ints(range(rows)), layer.draw(count * rows, layer.heads * layer.head_dim)
         cached = rows * (first + count) * 2 * layer.kv_heads * layer.head_dim * dtype.itemsize
         return Call(
-            lambda: predictor_attention(native, qkv, layer.norms, layer.rotary, slot, keys, values, first, out=out),
+            lambda: predictor_attention(
+                native, qkv, layer.norms, layer.rotary, slot, keys, values, first, out=out, in_order=in_order
+            ),
             lambda: (out,),
             lambda: (
                 predictor_attention_reference(
@@ -118,7 +133,8 @@ def _predictor(shape: tuple[int, int, int], rows: int, first: int, dtype: torch.
             cached + qkv.nbytes + out.nbytes,
         )  # fmt: skip
 
-    return _case("predictor_attention", f"{rows} x {shape}, position {first}", dtype, prepare, small)
+    notes = "" if in_order else ", any slots"
+    return _case("predictor_attention", f"{rows} x {shape}, position {first}{notes}", dtype, prepare, small)
 
 
 def _case(kernel: str, variant: str, dtype: torch.dtype, prepare: Any, small: bool) -> Case:

@@ -1,0 +1,205 @@
+// Ranking and drawing by one block of the sampler. For its device source only.
+#pragma once
+
+#include "common/gpu.h"
+#include "common/reduce.h"
+#include "common/sampling.h"
+
+namespace qwen3tts {
+namespace {
+
+using gpu::entry_of;
+using gpu::index_of;
+using gpu::is_finite;
+using gpu::key_of;
+using gpu::kOne;
+using gpu::u64;
+using gpu::value_of;
+
+constexpr int kThreads = 256;
+constexpr int kGroups = kThreads / gpu::kGroup;
+constexpr int kRanked = 128;   // survivors that are ranked by comparing each with all
+constexpr int kHelpers = kThreads / kRanked;
+constexpr int kEntryBytes = 6;  // of a survivor in shared memory: its key and its 16-bit index
+
+template <class T> __device__ __forceinline__ T larger(T a, T b) { return a > b ? a : b; }
+template <class T> __device__ __forceinline__ T smaller(T a, T b) { return a < b ? a : b; }
+
+struct Shared {
+  u64 exchange[2][kThreads];  // partners farther than a group, written and read in turns
+  u64 sums[kGroups];
+  u64 total;                  // of what top-k keeps
+  u64 prefix_total;           // of the shortest prefix of it that top-p keeps
+  u64 entries[kRanked];
+  uint32_t weights[kRanked];
+  u64 best[kGroups];
+  uint32_t edge[kGroups];     // the group's ceil(k/8)-th maximum
+  uint32_t top[kGroups];
+  uint32_t count[kGroups];
+  uint32_t status[kGroups];
+  int winner;
+};
+
+// Survivors in dynamic shared memory: room for the power of two at or above vocab, and at least kThreads.
+struct Survivors {
+  uint32_t* keys;
+  uint16_t* indices;
+};
+
+// Sorts one value per lane of each group, descending.
+__device__ __forceinline__ uint32_t sort_group(uint32_t v) {
+  const int lane = gpu::group_lane();
+#pragma unroll
+  for (int size = 2; size <= gpu::kGroup; size *= 2)
+#pragma unroll
+    for (int stride = size / 2; stride > 0; stride /= 2) {
+      const uint32_t other = gpu::shfl_xor(v, stride);
+      const bool first = (lane & stride) == 0, descending = (lane & size) == 0;
+      v = first == descending ? larger(v, other) : smaller(v, other);
+    }
+  return v;
+}
+
+// Inclusive prefix sum over the group.
+template <class T> __device__ __forceinline__ T scan_group(T v) {
+#pragma unroll
+  for (int delta = 1; delta < gpu::kGroup; delta *= 2) {
+    const T before = gpu::shfl_up(v, delta);
+    if (gpu::group_lane() >= delta) v += before;
+  }
+  return v;
+}
+
+// Sorts the first `size` (a power of two, at most kThreads) of one value per thread, descending.
+__device__ __forceinline__ u64 sort_threads(u64 v, int size, Shared& s) {
+  const int t = static_cast<int>(threadIdx.x);
+  int turn = 0;
+  for (int block = 2; block <= size; block *= 2)
+    for (int stride = block / 2; stride > 0; stride /= 2) {
+      u64 other;
+      if (stride < gpu::kGroup) {
+        other = gpu::shfl_xor(v, stride);
+      } else {
+        s.exchange[turn][t] = v;
+        __syncthreads();
+        other = s.exchange[turn][t ^ stride];
+        turn ^= 1;  // the next write cannot meet a late reader of this half: a barrier lies between
+      }
+      const bool first = (t & stride) == 0, descending = (t & block) == 0;
+      v = first == descending ? larger(v, other) : smaller(v, other);
+    }
+  return v;
+}
+
+// Sorts the first `size` (a power of two above kThreads) survivors, descending.
+__device__ void sort_shared(const Survivors& kept, int size) {
+  for (int block = 2; block <= size; block *= 2)
+    for (int stride = block / 2; stride > 0; stride /= 2) {
+      for (int pair = static_cast<int>(threadIdx.x); pair < size / 2; pair += kThreads) {
+        const int i = 2 * pair - (pair & (stride - 1)), j = i + stride;
+        const uint32_t key_i = kept.keys[i], key_j = kept.keys[j];
+        const uint16_t index_i = kept.indices[i], index_j = kept.indices[j];
+        const bool in_order = key_i > key_j || (key_i == key_j && index_i < index_j);
+        if (in_order == ((i & block) == 0)) continue;
+        kept.keys[i] = key_j;
+        kept.keys[j] = key_i;
+        kept.indices[i] = index_j;
+        kept.indices[j] = index_i;
+      }
+      __syncthreads();
+    }
+}
+
+// Top-p and the draw from sorted survivors, of which each thread owns `each` neighbours. The winner's thread returns
+// its index, the others -1.
+__device__ __forceinline__ int draw(const Survivors& kept, int count, int each, float largest, uint32_t top_p,
+                                    uint32_t word, Shared& s) {
+  const int first = static_cast<int>(threadIdx.x) * each, end = smaller(first + each, count);
+  const auto weight = [&](int i) { return static_cast<u64>(gpu::exp_weight(gpu::sub_rn(value_of(kept.keys[i]), largest))); };
+  u64 sum = 0;
+  for (int i = first; i < end; ++i) sum += weight(i);
+  u64 start = scan_group(sum);
+  if (gpu::group_lane() == gpu::kGroup - 1) s.sums[gpu::group()] = start;
+  start -= sum;
+  __syncthreads();
+  u64 total = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    if (g == gpu::group()) start += total;
+    total += s.sums[g];
+  }
+  if (top_p < kOne) {
+    const u64 wanted = top_p * total;
+    u64 running = start;
+    for (int i = first; i < end; ++i) {
+      const u64 next = running + weight(i);
+      if (next * kOne >= wanted && (i == 0 || running * kOne < wanted)) s.prefix_total = next;
+      running = next;
+    }
+    __syncthreads();
+    total = s.prefix_total;
+  }
+  const u64 threshold = ((word >> 8) * total) >> gpu::kShift;
+  u64 running = start;
+  for (int i = first; i < end; ++i) {
+    const u64 next = running + weight(i);
+    if (running <= threshold && threshold < next) return kept.indices[i];
+    running = next;
+  }
+  return -1;
+}
+
+// The same for at most kRanked survivors, which need not be sorted: the sum ahead of one is that of all larger ones.
+__device__ __forceinline__ int draw_ranked(const Survivors& kept, int count, int top_k, float largest, uint32_t top_p,
+                                           uint32_t word, Shared& s) {
+  const int t = static_cast<int>(threadIdx.x), mine = t / kHelpers;
+  __syncthreads();
+  if (t < count) {
+    s.entries[t] = entry_of(kept.keys[t], kept.indices[t]);
+    s.weights[t] = gpu::exp_weight(gpu::sub_rn(value_of(kept.keys[t]), largest));
+  }
+  __syncthreads();
+  const u64 entry = mine < count ? s.entries[mine] : ~0ull;
+  uint32_t rank = 0, before = 0;  // at most kRanked weights of 2^24
+#pragma unroll 4
+  for (int i = t % kHelpers; i < count; i += kHelpers) {
+    const bool above = s.entries[i] > entry;
+    rank += above ? 1u : 0u;
+    before += above ? s.weights[i] : 0u;
+  }
+#pragma unroll
+  for (int mask = 1; mask < kHelpers; mask *= 2) {
+    rank += gpu::shfl_xor(rank, mask);
+    before += gpu::shfl_xor(before, mask);
+  }
+  const uint32_t last = static_cast<uint32_t>(top_k > 0 ? smaller(count, top_k) : count) - 1;
+  const bool in = mine < count && t % kHelpers == 0 && rank <= last;
+  const u64 start = before, next = start + (in ? s.weights[mine] : 0u);
+  if (in && rank == last) s.total = next;
+  __syncthreads();
+  u64 total = s.total;
+  if (top_p < kOne) {
+    const u64 wanted = top_p * total;
+    if (in && next * kOne >= wanted && (rank == 0 || start * kOne < wanted)) s.prefix_total = next;
+    __syncthreads();
+    total = s.prefix_total;
+  }
+  const u64 threshold = ((word >> 8) * total) >> gpu::kShift;
+  return in && start <= threshold && threshold < next ? static_cast<int>(index_of(entry)) : -1;
+}
+
+// The lowest index of the largest key, in every thread.
+template <int EACH> __device__ __forceinline__ int pick_largest(const uint32_t (&keys)[EACH], Shared& s) {
+  u64 best = 0;
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) best = larger(best, entry_of(keys[j], threadIdx.x + j * kThreads));
+  for (int mask = gpu::kGroup / 2; mask > 0; mask /= 2) best = larger(best, gpu::shfl_xor(best, mask));
+  if (gpu::group_lane() == 0) s.best[gpu::group()] = best;
+  __syncthreads();
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) best = larger(best, s.best[g]);
+  return static_cast<int>(index_of(best));
+}
+
+}  // namespace
+}  // namespace qwen3tts

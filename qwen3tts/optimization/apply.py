@@ -3,22 +3,30 @@
 import hashlib
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
 from qwen3tts._version import __version__
-from qwen3tts.errors import OptimizationCompatibilityError, OptimizationError, OptionError
+from qwen3tts.errors import (
+    OptimizationApplicationError,
+    OptimizationCompatibilityError,
+    OptimizationError,
+    OptimizationPlanError,
+    OptionError,
+    shortened,
+)
 from qwen3tts.optimization.evidence_store import EvidenceKey, EvidenceStore, canonical_options
+from qwen3tts.optimization.manifest import check_evidence, presentable
 from qwen3tts.optimization.passes import Evidence, OptimizationPass, PassContext, PassResult
 from qwen3tts.optimization.plan import Declaration
 from qwen3tts.optimization.profiles import PlannedPass, Profile
 from qwen3tts.optimization.registry import default_registry
-from qwen3tts.optimization.result import OptimizationResult
+from qwen3tts.optimization.result import AppliedPass, OptimizationResult
 
 logger = logging.getLogger(__name__)
 
@@ -50,32 +58,69 @@ class Optimized(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _Failure:
+    """Why a pass of the plan cannot stay."""
+
+    reason: str
+    cause: Exception | None = None
+
+
 def apply_profile(tts: Optimized, profile: Profile, *, verify: bool = True, store: EvidenceStore | None = None) -> None:
-    """Applies the profile's passes. One that cannot be used here, or whose check against the plain model fails, is left
-    off with a warning and an entry in the manifest if its requirement is "auto"; if it is "required", this raises
-    OptimizationCompatibilityError and nothing is applied.
+    """Applies the profile's passes. One that cannot be used here, that raises, or whose check against the plain model
+    fails or raises, is left off with a warning and an entry in the manifest if its requirement is "auto"; if it is
+    "required", this raises OptimizationCompatibilityError or OptimizationApplicationError, and nothing is applied.
 
     A check's result is kept in `store` (None: the user's cache) and not made again. verify=False makes none and says so
-    in the manifest."""
+    in the manifest. A pass that could not be undone is an error whatever its requirement."""
     if not profile.passes:
         return
     store = EvidenceStore() if store is None else store
     model = tts.engine.runtime
     chosen = [_usable(planned, model) for planned in profile.passes]
     started = time.perf_counter()
-    while True:
-        result = tts.apply_optimization_plan(chosen)
-        try:
-            failed = _verify(tts, result, profile, store if verify else None)
-        except BaseException:
-            tts.restore_optimization_plan()
-            raise
-        if not failed:
-            break
-        tts.restore_optimization_plan()
-        for at, evidence in failed.items():
-            chosen[at] = _refuse(profile.passes[at], chosen[at], _failure(evidence))
+    while failed := _attempt(tts, profile, chosen, store if verify else None):
+        for at, failure in failed.items():
+            chosen[at] = _refuse(profile.passes[at], chosen[at], failure)
     logger.info("profile %s, checked in %.2f s", profile, time.perf_counter() - started)
+
+
+def _attempt(
+    tts: Optimized, profile: Profile, chosen: Sequence[OptimizationPass], store: EvidenceStore | None
+) -> dict[int, _Failure]:
+    """Applies the plan and checks it. Passes that failed, by their place in the plan: then nothing stays applied."""
+    try:
+        result = tts.apply_optimization_plan(chosen)
+    except OptimizationApplicationError as error:
+        return {_place(chosen, error): _Failure(f"it raised {_said(error.cause)}", error)}
+    try:
+        failed = _verify(tts, result, profile, store)
+    except OptimizationApplicationError as error:  # a pass that can no longer tell its status
+        failed = {_place(chosen, error): _Failure(f"it raised {_said(error.cause)}", error)}
+    except BaseException:
+        tts.restore_optimization_plan()
+        raise
+    if failed:
+        try:
+            tts.restore_optimization_plan()
+        except OptimizationApplicationError as error:
+            if error.rollback_errors:
+                raise
+            logger.warning("%s The model was put back without its help.", error)
+    return failed
+
+
+def _place(chosen: Sequence[OptimizationPass], error: OptimizationApplicationError) -> int:
+    """Which pass failed. Raises the error if it cannot be left off, or the model is not what it was."""
+    if not error.rollback_errors:
+        for at, item in enumerate(chosen):
+            if item.pass_id == error.pass_id and not isinstance(item, _LeftOff):
+                return at
+    raise error
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {shortened(error)}" if str(error).strip() else type(error).__name__
 
 
 def _usable(planned: PlannedPass, model: Any) -> OptimizationPass:
@@ -88,7 +133,9 @@ def _usable(planned: PlannedPass, model: Any) -> OptimizationPass:
             raise OptimizationCompatibilityError(f"it does not support {'; nor '.join(problems)}")
         item.validate(model, context)
     except (OptimizationError, OptionError) as error:
-        return _refuse(planned, item, str(error))
+        return _refuse(planned, item, _Failure(str(error), error))
+    except Exception as error:  # the pass may be anybody's
+        return _refuse(planned, item, _Failure(f"it raised {_said(error)}", error))
     return item
 
 
@@ -97,28 +144,42 @@ def context_of(model: Any) -> PassContext:
     return PassContext(device=model.device.type, dtype=str(model.dtype).removeprefix("torch."))
 
 
-def _refuse(planned: PlannedPass, item: OptimizationPass, reason: str) -> OptimizationPass:
-    reason = reason.rstrip(".")
+def _refuse(planned: PlannedPass, item: OptimizationPass, failure: _Failure) -> OptimizationPass:
+    reason = presentable(failure.reason).rstrip(".")
     if planned.requirement == "required":
-        raise OptimizationCompatibilityError(f"The pass {planned.name!r} is required, but cannot be used: {reason}.")
+        if isinstance(failure.cause, OptimizationApplicationError):
+            raise failure.cause
+        raise OptimizationCompatibilityError(
+            f"The pass {planned.name!r} is required, but cannot be used: {reason}."
+        ) from failure.cause
     logger.warning("The pass %r is left off: %s.", planned.name, reason)
     return left_off(item, reason)
 
 
-def left_off(item: OptimizationPass, reason: str) -> OptimizationPass:
-    """A pass with the declaration of `item` that leaves the model alone and says why."""
-    configuration = dict(item.manifest_configuration())
+class _LeftOff(OptimizationPass):
+    """Stands where a pass would; see left_off."""
 
-    def apply(self: OptimizationPass, model: Any, context: PassContext) -> PassResult:
-        return self.not_applicable_result(model, reason)
+    pass_id = "left-off"
+    optimization_kind = "none"
+    original: ClassVar[OptimizationPass]
+    reason: ClassVar[str]
 
-    def restore(self: OptimizationPass, model: Any, state: Any, context: PassContext) -> Any:
+    def manifest_configuration(self) -> Mapping[str, Any]:
+        return self.original.manifest_configuration()
+
+    def apply(self, model: Any, context: PassContext) -> PassResult:
+        return self.not_applicable_result(model, self.reason)
+
+    def restore(self, model: Any, state: Any, context: PassContext) -> Any:
         return model
 
+
+def left_off(item: OptimizationPass, reason: str) -> OptimizationPass:
+    """A pass with the declaration of `item` that leaves the model alone and says why."""
     kind = type(item)
     made: OptimizationPass = type(
         f"{kind.__name__}LeftOff",
-        (OptimizationPass,),
+        (_LeftOff,),
         {
             "pass_id": kind.pass_id,
             "pass_version": kind.pass_version,
@@ -127,17 +188,16 @@ def left_off(item: OptimizationPass, reason: str) -> OptimizationPass:
                 kind.capabilities, reversible=True, devices=("cpu", "cuda", "mps"),
                 dtypes=("float32", "bfloat16", "float16"),
             ),
-            "manifest_configuration": lambda self: configuration,
-            "apply": apply,
-            "restore": restore,
+            "original": item,
+            "reason": reason,
         },
     )()  # fmt: skip
     return made
 
 
-def _failure(evidence: Evidence) -> str:
+def _failure(evidence: Evidence) -> _Failure:
     shown = "not a number" if evidence.error is None else f"{evidence.error:.3g}"
-    return (
+    return _Failure(
         f"its check failed: {evidence.compared} differ by {shown} from {evidence.reference}, more than "
         f"{evidence.bound:.3g}"
     )
@@ -145,20 +205,22 @@ def _failure(evidence: Evidence) -> str:
 
 def _verify(
     tts: Optimized, result: OptimizationResult, profile: Profile, store: EvidenceStore | None
-) -> dict[int, Evidence]:
+) -> dict[int, _Failure]:
     """Checks every applied pass, or takes what the store has, and records it in the manifest; those that failed, by
     their place in the plan."""
-    failed: dict[int, Evidence] = {}
+    failed: dict[int, _Failure] = {}
     for at, applied in enumerate(result.applied):
         if not applied.applicable:
             continue
-        evidence: Evidence | str
-        if store is None:
-            evidence = NOT_VERIFIED
-        else:
-            found = _evidence(result, at, profile.passes[at], store)
+        evidence: Evidence | str = NOT_VERIFIED
+        if store is not None:
+            try:
+                found = _evidence(result, at, profile.passes[at], store)
+            except OptimizationCompatibilityError as error:
+                failed[at] = _Failure(str(error), error)
+                continue
             if found is not None and not found.passed:
-                failed[at] = found
+                failed[at] = _failure(found)
             evidence = "this pass has no check" if found is None else found
         tts.record_optimization_evidence(applied.pass_id, evidence)
     return failed
@@ -171,11 +233,31 @@ def _evidence(result: OptimizationResult, at: int, planned: PlannedPass, store: 
     if known is not None:
         return known
     started = time.perf_counter()
-    evidence = applied.item.check(result.model, applied.result.state, result.context)
+    evidence = run_check(applied, result)
     if evidence is None:
         return None
     logger.info("checked %s in %.2f s: error %s", planned.name, time.perf_counter() - started, evidence.error)
     store.put(key, evidence)
+    return evidence
+
+
+def run_check(applied: AppliedPass, result: OptimizationResult) -> Evidence | None:
+    """The check of an applied pass, None if it has none. Whether it passed, its error and bound decide.
+
+    Raises OptimizationCompatibilityError if it raises, or returns what no manifest may hold."""
+    try:
+        evidence = applied.item.check(result.model, applied.result.state, result.context)
+        if evidence is None:
+            return None
+        if not isinstance(evidence, Evidence):
+            raise OptimizationPlanError(f"a {type(evidence).__name__}; expected Evidence or None")
+        if evidence.passed and evidence.error is not None and evidence.error > evidence.bound:
+            evidence = replace(evidence, passed=False)
+        check_evidence(evidence.to_json(), "it")
+    except OptimizationPlanError as error:
+        raise OptimizationCompatibilityError(f"its check returned something odd: {error}") from error
+    except Exception as error:  # the pass may be anybody's
+        raise OptimizationCompatibilityError(f"its check raised {_said(error)}") from error
     return evidence
 
 

@@ -17,7 +17,7 @@ import torch
 from qwen3tts._version import __version__
 from qwen3tts.backends.native.build_info import build_record
 from qwen3tts.errors import OptimizationError, OptionError
-from qwen3tts.optimization.apply import evidence_key
+from qwen3tts.optimization.apply import evidence_key, run_check
 from qwen3tts.optimization.evidence_store import EvidenceKey, EvidenceStore
 from qwen3tts.optimization.passes import Evidence, Gain
 from qwen3tts.optimization.profiles import PlannedPass, Profile
@@ -159,9 +159,7 @@ def _row(
                 return row
             for case, wanted in zip(spoken, reference, strict=True):
                 _compare(row, case, wanted, _speak(tts, case))
-            found = [
-                a.item.check(result.model, a.result.state, result.context) for a in result.applied if a.applicable
-            ]
+            found = [run_check(applied, result) for applied in result.applied if applied.applicable]
             row.evidence = max((e for e in found if e is not None), key=_weight, default=None)
             row.key = evidence_key(result.applied[0].declaration, result.model)
     except OptimizationError as error:

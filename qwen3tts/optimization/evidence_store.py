@@ -2,9 +2,11 @@
 native module, package version, torch, device, driver, dtype, model shape and options, not at every load.
 
 One small JSON file per key under `$QWEN3TTS_CACHE`, `$XDG_CACHE_HOME/qwen3tts` or `~/.cache/qwen3tts`, written whole or
-not at all. A file that cannot be read counts as absent; a cache that cannot be written costs the check at each load.
+not at all. A file that cannot be read, or that says anything odd, counts as absent; a cache that cannot be written
+costs the check at each load.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -15,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from qwen3tts.errors import OptimizationPlanError
+from qwen3tts.optimization.manifest import check_evidence
 from qwen3tts.optimization.passes import Evidence, Gain
 
 logger = logging.getLogger(__name__)
@@ -55,13 +59,17 @@ def canonical_options(options: Mapping[str, Any]) -> str:
 
 
 def cache_folder() -> Path:
-    """Where entries lie; it need not exist."""
+    """Where entries lie; it need not exist. Raises RuntimeError without a home folder."""
     own = os.environ.get("QWEN3TTS_CACHE")
     if own:
         return Path(own) / "evidence"
     base = os.environ.get("XDG_CACHE_HOME")
-    root = Path(base) if base and os.path.isabs(base) else Path.home() / ".cache"
-    return root / "qwen3tts" / "evidence"
+    if base and os.path.isabs(base):
+        return Path(base) / "qwen3tts" / "evidence"
+    home = os.environ.get("HOME")
+    if home is not None and not os.path.isabs(home):  # Path.home() makes "/" of ""
+        raise RuntimeError(f"HOME is {home!r}, which is no folder; set it or QWEN3TTS_CACHE")
+    return Path.home() / ".cache" / "qwen3tts" / "evidence"
 
 
 class EvidenceStore:
@@ -76,20 +84,24 @@ class EvidenceStore:
     def get(self, key: EvidenceKey) -> Evidence | None:
         """The stored result of a check, None when there is none that can be understood."""
         try:
-            with self._path(key).open("rb") as file:
+            path = self._path(key)
+            if not path.is_file():  # a pipe would never end
+                return None
+            with path.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
             entry = json.loads(data)
             if entry["format"] != FORMAT or entry["key"] != asdict(key):
                 return None
             return _evidence(entry["evidence"])
-        except FileNotFoundError:
-            return None
         except (OSError, RuntimeError, ValueError, KeyError, TypeError, RecursionError) as error:
             logger.debug("evidence %s is not usable: %s", key.digest, error)
             return None
 
     def put(self, key: EvidenceKey, evidence: Evidence) -> bool:
-        """Stores a result; False (with a message in the log) if the cache cannot be written."""
+        """Stores a result; False (with a message in the log) if the cache cannot be written.
+
+        Raises OptimizationPlanError for evidence that no manifest may hold."""
+        check_evidence(evidence.to_json(), "the evidence")
         text = json.dumps(
             {"format": FORMAT, "key": asdict(key), "evidence": asdict(evidence)}, sort_keys=True, indent=1
         )
@@ -108,16 +120,15 @@ class EvidenceStore:
         except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
             logger.info("The check's result cannot be kept (%s); it is made again at the next load.", error)
             if partial is not None:
-                partial.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # what made writing fail may forbid this as well
+                    partial.unlink(missing_ok=True)
             return False
 
 
 def _evidence(data: dict[str, Any]) -> Evidence:
-    kinds: dict[str, Any] = {
-        "compared": str, "reference": str, "error": (float, type(None)), "bound": float, "passed": bool,
-        "seconds": float, "gain": (dict, type(None)),
-    }  # fmt: skip
-    for name, kind in kinds.items():
-        if not isinstance(data[name], kind):
-            raise ValueError(f"{name} is {data[name]!r}")
-    return Evidence(**{**{name: data[name] for name in kinds}, "gain": data["gain"] and Gain(**data["gain"])})
+    """Raises OptimizationPlanError, a ValueError, unless a check can have said this."""
+    check_evidence(data, "the stored evidence")
+    if data["passed"] != (data["error"] is not None and data["error"] <= data["bound"]):
+        raise OptimizationPlanError("the stored evidence contradicts itself")
+    gain = data["gain"]
+    return Evidence(**{**data, "gain": None if gain is None else Gain(**gain)})

@@ -15,7 +15,9 @@ Every backend has `reference`, `default`, `low-latency` and `throughput`; a path
 
 import hashlib
 import json
+import math
 import os
+import reprlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -29,19 +31,44 @@ from qwen3tts.errors import OptionError, nearest
 NAMES = ("reference", "default", "low-latency", "throughput")
 BACKENDS = ("torch", "cuda", "hip")
 MAX_BYTES = 100_000
+INTEGERS = range(-(2**63), 2**63)
+"""TOML's; Python refuses to write much longer ones down"""
 Requirement = Literal["auto", "required"]
 
 
 @dataclass(frozen=True)
 class PlannedPass:
-    """One entry of a plan."""
+    """One entry of a plan. Raises OptionError for options that a profile cannot hold."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     requirement: Requirement = "auto"
 
     def __post_init__(self) -> None:
+        if self.requirement not in get_args(Requirement):
+            raise OptionError(f"requirement is {_shown(self.requirement)}; expected 'auto' or 'required'.")
+        if not isinstance(self.options, Mapping):
+            raise OptionError(f"options is {_shown(self.options)}; expected a table.")
+        for key, value in self.options.items():
+            if not isinstance(key, str) or not _is_scalar(value):
+                raise OptionError(
+                    f"option {key} is {_shown(value)}; expected a number, a text, true or false."
+                )
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+
+
+def _is_scalar(value: object) -> bool:
+    if type(value) is int:
+        return value in INTEGERS
+    return value is None or type(value) in (bool, str) or (type(value) is float and math.isfinite(value))
+
+
+def _shown(value: object) -> str:
+    """A short text for any value."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:
+        return "an integer of too many digits"
 
 
 @dataclass(frozen=True)
@@ -90,22 +117,33 @@ def find_profile(profile: str | os.PathLike[str] | Profile | None, backend: str)
     backend = backend_of(backend)
     if isinstance(profile, Profile):
         found = profile
-    elif profile is None or (isinstance(profile, str) and profile in NAMES):
-        found = _built_in(profile or "default", backend)
+    elif profile is None:
+        found = _built_in("default", backend)
     else:
-        path = Path(profile)
-        if path.suffix != ".toml":
-            raise OptionError(
-                f"There is no profile {str(profile)!r}.{nearest(profile, NAMES)} There are: {', '.join(NAMES)}, or the "
-                "path of a .toml file."
-            )
-        found = parse_profile(_read(path), str(path))
+        found = _named(profile, backend)
     if found.backend != backend:
         raise OptionError(
             f"The profile {found.name!r} is for the backend {found.backend!r}, but the backend here is {backend!r}. "
             "Choose another profile, or load with that backend."
         )
     return found
+
+
+def _named(profile: object, backend: str) -> Profile:
+    name = os.fspath(profile) if isinstance(profile, os.PathLike) else profile
+    if not isinstance(name, str):
+        raise OptionError(
+            f"profile is {_shown(profile)}; expected one of {', '.join(NAMES)}, the path of a .toml file, or a Profile."
+        )
+    if name in NAMES and isinstance(profile, str):
+        return _built_in(name, backend)
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise OptionError(
+            f"There is no profile {name!r}.{nearest(name, NAMES)} There are: {', '.join(NAMES)}, or the path of a "
+            ".toml file."
+        )
+    return parse_profile(_read(path), name)
 
 
 def built_in_profiles(backend: str) -> list[Profile]:
@@ -138,14 +176,14 @@ def parse_profile(text: str, source: str) -> Profile:
     """A profile from TOML text; source names it in messages. Unknown keys are refused. Raises OptionError."""
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a plain ValueError: more digits than Python reads
         raise OptionError(f"{source} is not valid TOML: {error}") from error
     _only(data, {"profile", "pass"}, source)
     head = _table(data, "profile", source)
     _only(head, {"name", "backend", "description"}, f"{source}, [profile]")
     name, backend = _text(head, "name", source), _text(head, "backend", source)
     if backend not in BACKENDS:
-        raise OptionError(f"{source}: backend is {backend!r}; expected one of {', '.join(BACKENDS)}.")
+        raise OptionError(f"{source}: backend is {_shown(backend)}; expected one of {', '.join(BACKENDS)}.")
     entries = data.get("pass", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise OptionError(f"{source}: passes are written as [[pass]] tables.")
@@ -158,16 +196,11 @@ def parse_profile(text: str, source: str) -> Profile:
 
 def _planned(entry: dict[str, Any], where: str) -> PlannedPass:
     _only(entry, {"name", "requirement", "options"}, where)
-    requirement = entry.get("requirement", "auto")
-    if requirement not in get_args(Requirement):
-        raise OptionError(f"{where}: requirement is {requirement!r}; expected 'auto' or 'required'.")
-    options = entry.get("options", {})
-    if not isinstance(options, dict):
-        raise OptionError(f"{where}: options is {options!r}; expected a table.")
-    for key, value in options.items():
-        if not isinstance(value, bool | int | str) and not (isinstance(value, float) and abs(value) < float("inf")):
-            raise OptionError(f"{where}: option {key} is {value!r}; expected a number, a text, true or false.")
-    return PlannedPass(_text(entry, "name", where), options, requirement)
+    name = _text(entry, "name", where)
+    try:
+        return PlannedPass(name, entry.get("options", {}), entry.get("requirement", "auto"))
+    except OptionError as error:
+        raise OptionError(f"{where}: {error}") from error
 
 
 def _only(table: Mapping[str, Any], known: set[str], where: str) -> None:
@@ -188,5 +221,5 @@ def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
 def _text(table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:
     value = table.get(key, default)
     if not isinstance(value, str) or (default is None and not value):
-        raise OptionError(f"{where}: {key} is {value!r}; expected a text.")
+        raise OptionError(f"{where}: {key} is {_shown(value)}; expected a text.")
     return value

@@ -1,15 +1,19 @@
 """A profile at load: passes that can be used, that cannot, and whose checks fail."""
 
 import dataclasses
+import json
 import logging
+import math
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 import qwen3tts
-from qwen3tts.errors import OptimizationCompatibilityError, OptionError
+from qwen3tts.errors import OptimizationApplicationError, OptimizationCompatibilityError, OptionError
 from qwen3tts.optimization import apply as apply_module
 from qwen3tts.optimization import compare as compare_module
 from qwen3tts.optimization.apply import apply_profile, checks
@@ -201,14 +205,112 @@ def test_verify_false_checks_nothing_and_says_so(tts, tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_check_that_raises_takes_the_plan_back(tts, tmp_path, monkeypatch) -> None:
-    def fail(*arguments: Any) -> None:
-        raise RuntimeError("out of memory")
+SECRET = "hf_" + "a1B2" * 8
 
-    monkeypatch.setattr(Scaled, "check", fail)
-    with pytest.raises(RuntimeError, match="out of memory"):
+ODD_CHECKS = {
+    "raises": (lambda: 1 / 0, "its check raised ZeroDivisionError: division by zero"),
+    "says a secret": (lambda: int(SECRET), "its check raised ValueError: invalid literal.*[hidden]"),
+    "tensor": (lambda: torch.tensor(0.0), "its check returned something odd: a Tensor; expected Evidence or None"),
+    "text": (lambda: "fine", "odd: a str; expected Evidence"),
+    "numpy": (lambda: Evidence("a", "b", np.float32(0.1), 1.0, True, 0.1), "odd: it.error is float32"),
+    "tensor inside": (lambda: Evidence("a", "b", torch.tensor(0.5), 1.0, True, 0.1), "odd: it.error is Tensor"),
+    "no number": (lambda: Evidence("a", "b", "c", 1.0, True, 0.1), "raised TypeError"),
+    "bound": (lambda: Evidence("a", "b", 0.1, math.inf, True, 0.1), "odd: it.bound is inf"),
+    "bound of text": (lambda: Evidence("a", "b", 0.1, "1", True, 0.1), "TypeError"),
+    "seconds": (lambda: Evidence("a", "b", 0.1, 1.0, True, math.nan), "odd: it.seconds is nan"),
+    "unicode": (lambda: Evidence("\ud800", "b", 0.1, 1.0, True, 0.1), "odd: it contains text that is not valid"),
+    "secret": (lambda: Evidence(SECRET, "b", 0.1, 1.0, True, 0.1), "odd: it.compared looks like a secret"),
+    "lie": (lambda: Evidence("a", "b", 3.0, 1.0, True, 0.1), "its check failed: a differ by 3 from b, more than 1"),
+}
+
+
+@pytest.mark.parametrize("name", ODD_CHECKS)
+def test_pass_with_an_odd_check_is_left_off_or_refused(tts, tmp_path, monkeypatch, caplog, name: str) -> None:
+    answer, reason = ODD_CHECKS[name]
+    monkeypatch.setattr(Scaled, "check", lambda *arguments: answer())
+    plan = profile(PlannedPass("unchecked", {"scale": 1.0}), PlannedPass("scaled", {"scale": 0.5}))
+    monkeypatch.setattr(Unchecked, "check", lambda *arguments: None)
+    plain = speak(tts)
+    with caplog.at_level(logging.WARNING):
+        apply_profile(tts, plan, store=EvidenceStore(tmp_path))
+    expected = re.escape(reason).replace(r"\.\*", ".*")
+    assert re.search(f"'scaled' is left off: .*{expected}", caplog.text)
+    assert np.array_equal(speak(tts), plain)
+    first, second = tts.optimization_manifest("inference")["passes"]
+    assert first["runtime_status"]["outcome"] == "applied"
+    assert second["runtime_status"]["outcome"] == "not-applicable"
+    assert re.search(expected, second["runtime_status"]["reason"])
+    tts.restore_optimization_plan()
+    with pytest.raises(OptimizationCompatibilityError, match=f"'scaled' is required, but cannot be used: .*{expected}"):
+        apply_profile(tts, profile(PlannedPass("scaled", {"scale": 0.5}, "required")), store=EvidenceStore(tmp_path))
+    assert tts.optimization_result() is None
+    assert np.array_equal(speak(tts), plain)
+
+
+@pytest.mark.parametrize("method", ["apply", "validate", "runtime_manifest_status"])
+def test_pass_that_raises_is_left_off_or_refused(tts, tmp_path, monkeypatch, caplog, method: str) -> None:
+    def fail(self: Any, model: Any, *arguments: Any) -> None:
+        if method == "apply":
+            model.codec = None
+        raise RuntimeError(f"out of memory with {SECRET} and \ud800.")
+
+    plain = speak(tts)
+    monkeypatch.setattr(Scaled, method, fail)
+    monkeypatch.setattr(Elsewhere, method, getattr(OptimizationPass, method))
+    plan = profile(PlannedPass("scaled"), PlannedPass("elsewhere"))
+    with caplog.at_level(logging.WARNING):
+        apply_profile(tts, plan, store=EvidenceStore(tmp_path))
+    reason = "it raised RuntimeError: out of memory with [hidden] and ?"
+    assert f"'scaled' is left off: {reason}.\n" in caplog.text
+    assert np.array_equal(speak(tts), plain)
+    entry = tts.optimization_manifest("inference")["passes"][0]
+    assert entry["runtime_status"] == {"outcome": "not-applicable", "reason": reason}
+    tts.restore_optimization_plan()
+    with pytest.raises((OptimizationApplicationError, OptimizationCompatibilityError), match="out of memory"):
+        apply_profile(tts, profile(PlannedPass("scaled", requirement="required")), store=EvidenceStore(tmp_path))
+    assert tts.optimization_result() is None
+    assert np.array_equal(speak(tts), plain)
+
+
+def test_status_that_fails_later_leaves_the_pass_off(tts, tmp_path, monkeypatch) -> None:
+    calls = []
+
+    def status(self: Any, result: PassResult) -> dict[str, int]:
+        calls.append(1)
+        if len(calls) > 1:
+            raise RuntimeError("lost")
+        return {}
+
+    monkeypatch.setattr(Scaled, "runtime_manifest_status", status)
+    apply_profile(tts, profile(PlannedPass("scaled")), store=EvidenceStore(tmp_path))
+    (entry,) = tts.optimization_manifest("inference")["passes"]
+    assert entry["runtime_status"] == {"outcome": "not-applicable", "reason": "it raised RuntimeError: lost"}
+
+
+def test_interrupted_check_takes_the_plan_back(tts, tmp_path, monkeypatch) -> None:
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Scaled, "check", interrupt)
+    with pytest.raises(KeyboardInterrupt):
         apply_profile(tts, profile(PlannedPass("scaled")), store=EvidenceStore(tmp_path))
     assert tts.optimization_result() is None
+
+
+def test_damaged_cache_costs_a_check_and_no_more(tts, tmp_path) -> None:
+    plan = profile(PlannedPass("scaled"))
+    apply_profile(tts, plan, store=EvidenceStore(tmp_path))
+    tts.restore_optimization_plan()
+    (file,) = tmp_path.iterdir()
+    entry = json.loads(file.read_text())
+    odd = ({"bound": math.nan}, {"seconds": math.inf}, {"compared": "\ud800"}, {"error": 1.0}, {"passed": False})
+    for change in odd:
+        file.write_text(json.dumps(entry | {"evidence": entry["evidence"] | change}))
+        before = len(Scaled.checked)
+        apply_profile(tts, plan, store=EvidenceStore(tmp_path))
+        assert len(Scaled.checked) == before + 1, change
+        assert tts.optimization_manifest("inference")["passes"][0]["metadata"]["evidence"]["error"] == 0.0
+        tts.restore_optimization_plan()
 
 
 def test_load_takes_a_profile(tiny_checkpoint, tmp_path, monkeypatch) -> None:
@@ -244,6 +346,16 @@ def test_compare_tells_right_from_wrong(tts) -> None:
     assert tts.optimization_result() is None
     with pytest.raises(OptionError, match="has no passes"):
         compare(tts, profile())
+
+
+@pytest.mark.parametrize("name", ["raises", "tensor", "numpy", "bound"])
+def test_compare_says_that_a_check_is_odd(tts, tmp_path, monkeypatch, name: str) -> None:
+    answer, reason = ODD_CHECKS[name]
+    monkeypatch.setattr(Scaled, "check", lambda *arguments: answer())
+    (row,) = compare(tts, profile(PlannedPass("scaled")), frames=3, repeats=1, store=EvidenceStore(tmp_path))
+    assert row.status == f"cannot be used: {reason}" or row.status.startswith("cannot be used: its check returned")
+    assert list(tmp_path.iterdir()) == []
+    assert tts.optimization_result() is None
 
 
 def test_measured_gain_stands_in_later_manifests(tts, tmp_path) -> None:

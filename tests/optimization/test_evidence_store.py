@@ -1,13 +1,18 @@
 """The cache of checks: whole files, any damage counts as absent, one entry per key."""
 
 import dataclasses
+import errno
 import json
+import logging
+import math
+import os
 import random
 import threading
 from pathlib import Path
 
 import pytest
 
+from qwen3tts.errors import OptimizationPlanError
 from qwen3tts.optimization.evidence_store import EvidenceKey, EvidenceStore, cache_folder, canonical_options
 from qwen3tts.optimization.passes import Evidence, Gain
 
@@ -54,6 +59,18 @@ def test_damaged_files_count_as_absent(tmp_path: Path) -> None:
         damaged.append(json.dumps(entry).encode())
         del entry["evidence"][name]
         damaged.append(json.dumps(entry).encode())
+    odd = [
+        {"bound": math.nan}, {"bound": math.inf}, {"bound": -1.0}, {"error": math.nan}, {"error": -1.0},
+        {"error": 10**400}, {"seconds": math.inf}, {"seconds": -0.5}, {"error": "0"}, {"error": True}, {"passed": 1},
+        {"passed": None}, {"passed": False}, {"error": 3e-3}, {"error": None}, {"compared": "\ud800"},
+        {"reference": "hf_" + "a1B2" * 8}, {"compared": None}, {"gain": {}}, {"gain": []}, {"gain": False},
+        {"gain": {"figure": 1, "card": "a", "commit": "b"}}, {"gain": {"figure": "1", "card": "a", "commit": "\udfff"}},
+        {"gain": {"figure": "1", "card": "a", "commit": "b", "more": 1}}, {"more": 1},
+    ]  # fmt: skip
+    for change in odd:
+        entry = json.loads(good)
+        entry["evidence"].update(change)
+        damaged.append(json.dumps(entry).encode())
     entry = json.loads(good)
     entry["key"]["device"] = "another"
     damaged.append(json.dumps(entry).encode())
@@ -65,6 +82,9 @@ def test_damaged_files_count_as_absent(tmp_path: Path) -> None:
         del cut[draw.randrange(len(cut)) :]
         file.write_bytes(bytes(cut))
         assert store.get(KEY) is None
+    file.unlink()
+    os.mkfifo(file)
+    assert store.get(KEY) is None
     file.unlink()
     file.mkdir()
     assert store.get(KEY) is None
@@ -78,6 +98,45 @@ def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
     store = EvidenceStore(blocked / "below")
     assert not store.put(KEY, EVIDENCE)
     assert store.get(KEY) is None
+
+
+def test_file_system_that_became_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    def refuse(*arguments: object, **named: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    store = EvidenceStore(tmp_path)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    for module, name in ((os, "fsync"), (os, "replace"), (Path, "open")):
+        with monkeypatch.context() as patch, caplog.at_level(logging.INFO):
+            patch.setattr(module, name, refuse)
+            assert not store.put(KEY, EVIDENCE)
+        assert "Read-only file system" in caplog.text
+        caplog.clear()
+    assert store.get(KEY) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"bound": math.nan}, {"compared": "\ud800"}, {"error": 1.0}, {"seconds": -1.0}], ids=str
+)
+def test_what_no_manifest_may_hold_is_not_kept(tmp_path: Path, change: dict[str, object]) -> None:
+    with pytest.raises(OptimizationPlanError):
+        EvidenceStore(tmp_path).put(KEY, dataclasses.replace(EVIDENCE, **change))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("home", ["", "relative"])
+def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog, home: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("QWEN3TTS_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr(Path, "mkdir", lambda *arguments, **named: pytest.fail("a folder was made"))
+    with caplog.at_level(logging.INFO):
+        assert not EvidenceStore().put(KEY, EVIDENCE)
+    assert f"HOME is {home!r}" in caplog.text
+    assert EvidenceStore().get(KEY) is None
+    with pytest.raises(RuntimeError, match="HOME is"):
+        cache_folder()
 
 
 def test_writers_at_once_leave_one_whole_file(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qwen3tts.errors import OptimizationPlanError
-from qwen3tts.optimization.manifest import Manifest, canonical_json, parse_json
+from qwen3tts.optimization.manifest import Manifest, canonical_json, check_evidence, parse_json, presentable
 
 VALUES = st.recursive(
     st.none()
@@ -57,7 +57,11 @@ def test_depth_is_limited():
     [
         {"hf_token": "x"}, {"password": "x"}, {"options": {"api_key": "k"}}, {"Authorization": "k"},
         {"a": ["hf_" + "a1B2" * 8]}, {"url": "https://user:pass@example.org/"}, "-----BEGIN RSA PRIVATE KEY-----",
-        "Bearer abc",
+        "Bearer abc", {"aws_secret_access_key": "x"}, {"accessToken": "x"}, {"hfToken": 5}, {"client-secret": "x"},
+        {"SECRET_KEY": "x"}, {"a": [{"x.private key": "k"}]}, {"refresh_token": ["x"]}, {"password": b"x"},
+        "token hf_" + "a1B2" * 8 + " was refused", "Authorization: Basic YWJj", "with (sk-" + "a1B2" * 8 + ")",
+        "AKIA" + "A1B2" * 4, "login?password=abc", "GET x, authorization: bearer abc",
+        "see\n-----BEGIN PRIVATE KEY-----",
     ],
 )  # fmt: skip
 def test_secrets_are_refused(value):
@@ -65,8 +69,25 @@ def test_secrets_are_refused(value):
         canonical_json(value, "value")
 
 
+def test_secrets_in_text_can_be_hidden():
+    text = "no 'hf_" + "a1B2" * 8 + "' at https://user:pass@example.org/ \ud800 -----BEGIN PRIVATE KEY-----\nabc"
+    shown = presentable(text)
+    assert shown == "no '[hidden]' at https[hidden]example.org/ ? [hidden]"
+    canonical_json(shown, "value")
+    for harmless in ("the bearer of this", "task-" + "a1b2" * 8, "größer", "token: 5", "half_" + "a1b2" * 8):
+        assert presentable(harmless) == harmless
+        canonical_json(harmless, "value")
+
+
+def test_numbers_that_cannot_be_written():
+    with pytest.raises(OptimizationPlanError, match="cannot be written"):
+        canonical_json({"a": 10**5000}, "value")
+
+
 def test_what_only_sounds_like_a_secret():
-    value = {"max_tokens": 3, "eos_token_id": 5, "token": None, "url": "https://example.org/a@b", "text": "password"}
+    sounds = {"secretary": "x", "tokenizer": "x", "key": "x", "hash_key": "x"}
+    harmless = {"url": "https://example.org/a@b", "text": "password"}
+    value = sounds | harmless | {"max_tokens": 3, "eos_token_id": 5, "token": None}
     assert json.loads(canonical_json(value, "value")) == value
 
 
@@ -178,6 +199,71 @@ def test_other_texts_are_refused(manifest, change):
     assert changed != manifest.to_json()
     with pytest.raises(OptimizationPlanError):
         Manifest.from_json(changed)
+
+
+def _set(*path):
+    *owners, last, value = path
+
+    def change(data):
+        for step in owners:
+            data = data[step]
+        data[last] = value
+
+    return change
+
+
+EVIDENCE_AT = ("passes", 0, "metadata", "evidence")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_set("format_version", 0), "reads 3"),
+        (_set("format_version", -3), "reads 3"),
+        (_set("passes", []), "at least one pass"),
+        (_set("passes", 0, "version", 0), "from 1 up"),
+        (_set("passes", 0, "version", -1), "from 1 up"),
+        (_set("passes", 0, "pass", ""), "expected a name"),
+        (_set("passes", 0, "pass", "test.repack@1"), "expected a name"),
+        (_set("passes", 0, "kind", " "), "expected a name"),
+        (_set("passes", 0, "pass", "test.quiet"), "again"),
+        (_set("passes", 0, "capabilities", "modes", ["speaking"]), "mode is 'speaking'"),
+        (_set("passes", 0, "capabilities", "modes", []), "modes"),
+        (_set("passes", 0, "capabilities", "devices", [""]), "devices"),
+        (_set("passes", 0, "capabilities", "dtypes", [1]), "dtypes"),
+        (_set("passes", 0, "runtime_status", "outcome", "fine"), "outcome is 'fine'"),
+        (_set("passes", 0, "runtime_status", "outcome", ["applied"]), "outcome is"),
+        (_set("passes", 0, "runtime_status", {}), "outcome is None"),
+        (_set("passes", 1, "runtime_status", {"outcome": "not-applicable"}), "the reason"),
+        (_set("passes", 1, "runtime_status", {"outcome": "not-applicable", "reason": ""}), "the reason"),
+        (_set(*EVIDENCE_AT, "error", 2.0), "not within"),
+        (_set(*EVIDENCE_AT, "error", None), "not within"),
+        (_set(*EVIDENCE_AT, "error", -1.0), "0 or more"),
+        (_set(*EVIDENCE_AT, "bound", -1.0), "0 or more"),
+        (_set(*EVIDENCE_AT, "seconds", -1.0), "0 or more"),
+        (_set(*EVIDENCE_AT, "seconds", 10**400), "0 or more"),
+        (_set(*EVIDENCE_AT, "gain", "much"), "gain"),
+    ],
+)
+def test_values_that_no_plan_can_have(manifest, change, message):
+    data = manifest.to_dict()
+    change(data)
+    with pytest.raises(OptimizationPlanError, match=message):
+        Manifest(data)
+    with pytest.raises(OptimizationPlanError, match=message):
+        Manifest.from_json(canonical_json(data, "data"))
+
+
+@pytest.mark.parametrize("text", [5, None, [], {}, 1.5, object()], ids=str)
+def test_what_is_no_text(text):
+    with pytest.raises(OptimizationPlanError, match="expected JSON text"):
+        Manifest.from_json(text)
+
+
+@pytest.mark.parametrize("value", [None, [], "x", {}, {"error": object()}], ids=str)
+def test_what_is_no_evidence(value):
+    with pytest.raises(OptimizationPlanError):
+        check_evidence(value, "it")
 
 
 def test_null_evidence_needs_a_reason(manifest):

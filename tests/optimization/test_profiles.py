@@ -1,11 +1,21 @@
 """Profiles: strict TOML in, plans with a hash out; environment switches change options visibly."""
 
+import math
 import random
+from pathlib import Path
 
 import pytest
 
 from qwen3tts.errors import OptionError
-from qwen3tts.optimization.profiles import BACKENDS, NAMES, built_in_profiles, find_profile, parse_profile
+from qwen3tts.optimization.profiles import (
+    BACKENDS,
+    NAMES,
+    PlannedPass,
+    Profile,
+    built_in_profiles,
+    find_profile,
+    parse_profile,
+)
 from qwen3tts.optimization.registry import default_registry
 from qwen3tts.optimization.switches import SWITCHES, apply_switches
 
@@ -81,6 +91,13 @@ def test_options_cannot_be_changed_afterwards() -> None:
         (('name = "compile"', ""), "pass 2: name is None"),
         (("[profile]", "profile = 3\n[x]"), "unknown|no table"),
         (('name = "mine"', 'name = "mine'), "not valid TOML"),
+        (("norms = true", "norms = " + "9" * 5000), "not valid TOML"),
+        (("norms = true", "norms = 0x" + "f" * 6000), "option norms is an integer of too many digits"),
+        (("norms = true", "norms = [0x" + "f" * 6000 + "]"), "option norms is an integer of too many digits"),
+        (("norms = true", f"norms = {2**63}"), f"option norms is {2**63}; expected a number"),
+        (('name = "mine"', "name = 0x" + "f" * 6000), "name is an integer of too many digits"),
+        (('requirement = "required"', "requirement = 0x" + "f" * 6000), "requirement is an integer of too many"),
+        (("options = {", "options = 0x" + "f" * 6000 + "#"), "options is an integer of too many digits"),
     ],
 )
 def test_what_is_wrong_is_said(change: tuple[str, str], message: str) -> None:
@@ -102,6 +119,33 @@ def test_files_that_are_no_profiles(tmp_path) -> None:
     ]:
         with pytest.raises(OptionError, match=message):
             find_profile(path, "cuda")
+
+
+@pytest.mark.parametrize(
+    "value", [5, True, [], {}, b"default", b"x.toml", 1.5, object(), 10**5000], ids=lambda v: type(v).__name__
+)
+def test_what_is_no_name_of_a_profile(value) -> None:
+    with pytest.raises(OptionError, match=r"profile is .*; expected one of reference, default"):
+        find_profile(value, "cpu")
+
+
+def test_path_is_a_file_even_if_it_is_called_like_a_profile() -> None:
+    assert find_profile("default", "cpu").name == "default"
+    with pytest.raises(OptionError, match="There is no profile 'default'"):
+        find_profile(Path("default"), "cpu")
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, 2**63, 10**5000, -(2**63) - 1, [1], b"x", {"a": 1}], ids=lambda v: type(v).__name__
+)
+def test_options_that_no_profile_can_hold(value) -> None:
+    with pytest.raises(OptionError, match="option x is"):
+        PlannedPass("compile", {"x": value})
+
+
+def test_largest_options_have_a_hash() -> None:
+    options = {"a": 2**63 - 1, "b": -(2**63), "c": 1e308, "d": "\ud800", "e": None}
+    assert len(Profile("mine", "torch", "", (PlannedPass("compile", options),)).hash) == 16
 
 
 def test_hash_changes_with_what_is_done_and_with_nothing_else() -> None:

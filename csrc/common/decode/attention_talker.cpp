@@ -1,7 +1,7 @@
 // talker_attention() for many rows: a (row, kv head) is one block, whose groups take its runs of positions in turns; the
 // runs' results meet in shared memory. A few rows go to attention_few.cpp.
 //
-// Registers of a thread, sm_90, 128 elements, no spills: 2 heads per kv head in bf16 (the released models) 127, so that
+// Registers of a thread, sm_90, 128 elements, no spills: 2 heads per kv head in bf16 (the released models) 126, so that
 // two blocks of 256 threads share a multiprocessor.
 #include "common/decode/attention_runs.h"
 #include "common/launch.h"

@@ -86,6 +86,10 @@ def show(
                 print(line)
 
 
+def _profile_file(profile: str | None) -> dict[str, Path]:
+    return {"the profile": Path(profile)} if profile is not None and profile.endswith(".toml") else {}
+
+
 @app.command()
 def check(
     model: Model,
@@ -111,14 +115,16 @@ def check(
         import qwen3tts
         from qwen3tts.audio.atomic import Batch, check_writable, replacing
         from qwen3tts.cli.optimize_report import figures, page, print_rows, wrong
+        from qwen3tts.cli.outputs import check_different, checkpoint_files
         from qwen3tts.optimization.compare import compare
         from qwen3tts.optimization.evidence_store import EvidenceStore
         from qwen3tts.optimization.profiles import find_profile
         from qwen3tts.optimization.switches import apply_switches
 
-        for path in (html, json):
-            if path is not None:
-                check_writable(path)
+        outputs = {name: path for name, path in (("--html", html), ("--json", json)) if path is not None}
+        for path in outputs.values():
+            check_writable(path)
+        check_different(outputs, checkpoint_files(model) | _profile_file(profile))
         where: dict[str, Any] = {"backend": backend, "device": device, "dtype": dtype}
         hub: dict[str, Any] = {"revision": revision, "cache_dir": cache_dir, "offline": offline}
         with qwen3tts.load(model, **where, **hub, profile="reference") as tts:
@@ -136,8 +142,7 @@ def check(
                 with replacing(html, batch) as temporary:
                     temporary.write_text(page(facts), encoding="utf-8")
         print_rows(facts)
-        for path in (html, json):
-            if path is not None:
-                print(f"wrote {path}")
+        for path in outputs.values():
+            print(f"wrote {path}")
         bad = [row.name for row in rows if wrong(row)]
     raise typer.Exit(1 if bad else 0)

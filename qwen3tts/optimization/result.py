@@ -70,7 +70,7 @@ class AppliedPass:
             return {"outcome": "not-applicable", "reason": self.result.not_applicable}
         status = self.item.runtime_manifest_status(self.result)
         told: dict[str, Any] = json.loads(status_json(status, f"the runtime status of {self.pass_id!r}"))
-        return {"outcome": "applied"} | told
+        return told | {"outcome": "applied"}
 
 
 @dataclass(frozen=True)

@@ -89,3 +89,22 @@ def test_bad_input(tiny_checkpoint, arguments: list[str], message: str) -> None:
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_two_outputs_in_one_file_are_refused(tiny_checkpoint, tmp_path: Path) -> None:
+    own, link = tmp_path / "mine.toml", tmp_path / "link"
+    own.write_text(PROFILE)
+    link.symlink_to(tmp_path / "report")
+    for first, second, message in [
+        (tmp_path / "report", link, "is the same file as --html"),
+        (tmp_path / "page.html", own, "is the same file as the profile"),
+        (tmp_path / "page.html", Path(tiny_checkpoint()) / "config.json", "is the same file as the checkpoint's"),
+    ]:
+        checkpoint = tiny_checkpoint()
+        result = run(
+            "check", checkpoint, "--backend", "cpu", "--profile", own, "--html", first, "--json", second,
+        )  # fmt: skip
+        assert result.returncode == 2, result.stdout + result.stderr
+        assert message in " ".join(result.stderr.split())
+        assert not first.exists()
+    assert own.read_text() == PROFILE

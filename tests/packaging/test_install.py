@@ -110,7 +110,7 @@ NVCC = """#!/bin/sh
 case "$1" in
 --version) echo "Cuda compilation tools, release 12.4, V12.4.131";;
 --list-gpu-code) printf 'sm_80\\nsm_90\\n';;
-*) echo "try.cu:1:10: fatal error: cuda_runtime.h: No such file or directory" >&2; exit 1;;
+*) printf "\\033[31mtry.cu:1:10: fatal error:\\033[0m cuda_runtime.h:\\tNo such file or directory\\n" >&2; exit 1;;
 esac
 """
 """a CUDA toolkit whose headers are missing"""

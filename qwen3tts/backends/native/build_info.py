@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass
 from importlib import resources
 
+from qwen3tts.errors import shortened
+
 FILE = "_build_info.json"
 
 
@@ -23,11 +25,21 @@ class BuildRecord:
 
 
 def build_record(name: str) -> BuildRecord:
-    """The record of "cuda" or "hip"."""
+    """The record of "cuda" or "hip". One that is damaged says so in `reason`."""
     file = resources.files("qwen3tts") / FILE
     if not file.is_file():
-        reason = "the package is run from its source folder, where nothing is built"
-        return BuildRecord(False, reason, "", "", "")
-    whole = json.loads(file.read_text(encoding="utf-8"))
-    own = whole[name]
-    return BuildRecord(own["built"], own["reason"], own["toolkit"], own["targets"], whole["commit"])
+        return _none("the package is run from its source folder, where nothing is built")
+    try:
+        whole = json.loads(file.read_bytes().decode("utf-8", "replace"), strict=False)
+        own = whole[name]
+        record = BuildRecord(own["built"], own["reason"], own["toolkit"], own["targets"], whole["commit"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        return _none(f"{FILE}, the record of the build, cannot be read ({type(error).__name__}: {shortened(error)})")
+    texts = (record.reason, record.toolkit, record.targets, record.commit)
+    if not isinstance(record.built, bool) or not all(isinstance(text, str) for text in texts):
+        return _none(f"{FILE}, the record of the build, is damaged")
+    return record
+
+
+def _none(reason: str) -> BuildRecord:
+    return BuildRecord(False, reason, "", "", "")

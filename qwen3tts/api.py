@@ -114,7 +114,7 @@ class TTS(Streaming, Optimizable):
         self._runtime: Runtime | None = runtime
         self._engine = Engine(runtime, template, generation_config.get("max_new_tokens"))
         self.turns = Turns(runtime.frames)
-        self._optimization = OptimizationManager()
+        self._optimization = OptimizationManager(self._end_streams)
         self.encoders = encoders
         self._foreign: set[str] = set()
         self.config: ModelConfig = runtime.config
@@ -323,6 +323,8 @@ class TTS(Streaming, Optimizable):
 
         Whoever waits for a stream's text, or asks an open stream for more, gets Qwen3TTSError."""
         with self.turns:
+            if self._optimization.busy:
+                raise Qwen3TTSError("close() was called by an optimization pass while a plan is applied or restored.")
             if self.turns.nested:
                 raise Qwen3TTSError("close() was called while this thread is speaking, from a progress callback.")
             if self._runtime is not None:

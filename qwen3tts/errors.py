@@ -70,18 +70,26 @@ class OptimizationCompatibilityError(OptimizationError, ValueError):
 
 
 class OptimizationApplicationError(OptimizationError, RuntimeError):
-    """A pass failed after changes had begun; they were undone, except for what `rollback_errors` says."""
+    """A pass failed after changes had begun, and the whole plan was undone.
 
-    def __init__(self, pass_id: str, cause: BaseException, rollback_errors: Iterable[BaseException] = ()) -> None:
+    rollback_errors: what else went wrong meanwhile, such as a pass that could not undo itself. intact: the model is
+    what it was all the same, because it was put back without the passes' help; False: load it again."""
+
+    def __init__(
+        self, pass_id: str, cause: BaseException, rollback_errors: Iterable[BaseException] = (), intact: bool = True
+    ) -> None:
         self.pass_id, self.cause, self.rollback_errors = pass_id, cause, tuple(rollback_errors)
+        self.intact = intact
         text = f"The optimization pass {pass_id!r} failed: {type(cause).__name__}: {cause}"
-        if self.rollback_errors:
-            listed = "; ".join(f"{type(error).__name__}: {error}" for error in self.rollback_errors)
-            text += f" | Undoing the plan failed, too ({listed}): load the model again."
+        listed = "; ".join(f"{type(error).__name__}: {error}" for error in self.rollback_errors)
+        if not intact:
+            text += f" | The model could not be put back ({listed}): load the model again."
+        elif listed:
+            text += f" | Errors while the plan was undone ({listed}); the model was put back all the same."
         super().__init__(text)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.pass_id, self.cause, self.rollback_errors)
+        return type(self), (self.pass_id, self.cause, self.rollback_errors, self.intact)
 
 
 class KernelArgumentError(Qwen3TTSError, ValueError):

@@ -68,8 +68,8 @@ class CompiledPart:
         )
         if self.required:
             raise OptimizationError(
-                f"{self.name} cannot be compiled for {list(map(list, shapes))}: {reason}. requirement='auto' runs it "
-                "eagerly."
+                f"{self.name} cannot be compiled for {list(map(list, shapes))}: {reason.rstrip('.')}. "
+                "requirement='auto' runs it eagerly."
             ) from error
         self.failed[shapes] = reason
         logger.warning("%s runs eagerly for the shapes %s: %s", self.name, list(map(list, shapes)), reason)

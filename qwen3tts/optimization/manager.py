@@ -1,7 +1,8 @@
 """Applies a plan to a model as one step: all of it, or nothing that could be noticed."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ from qwen3tts.errors import (
     OptimizationStateError,
     Qwen3TTSError,
 )
+from qwen3tts.optimization.contents import Snapshot
 from qwen3tts.optimization.manifest import Manifest
-from qwen3tts.optimization.passes import Evidence, PassContext, PassResult, check_mode
+from qwen3tts.optimization.passes import Evidence, OptimizationPass, PassContext, PassResult, check_mode
 from qwen3tts.optimization.plan import PlanItem, make_plan
 from qwen3tts.optimization.registry import PassRegistry, default_registry
 from qwen3tts.optimization.result import AppliedPass, OptimizationResult
@@ -33,14 +35,29 @@ SUPPORTED_KINDS = frozenset({"compile", "attention-backend", "kernels", "codec-k
 class _Active:
     result: OptimizationResult
     original: Any
-    before: Structure
+    before: Snapshot
+
+
+EndStreams = Callable[[], int]
+"""ends the streams that passes have begun, and says how many there were"""
 
 
 class OptimizationManager:
     """The plans of one model. Not thread-safe: the caller holds the model's turn and sees to it that it is idle."""
 
-    def __init__(self) -> None:
+    def __init__(self, end_streams: EndStreams = lambda: 0) -> None:
+        self.busy = False
+        """a plan is being applied or restored: whoever calls now is one of its passes"""
         self._active: dict[str, _Active] = {}
+        self._end_streams = end_streams
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
 
     # ------------------------------------------------------------ what is active
 
@@ -96,30 +113,45 @@ class OptimizationManager:
             raise OptimizationStateError(
                 f"A plan is already active for {other!r}; restore_optimization_plan(mode={other!r}) takes it back."
             )
-        plan = make_plan(passes, registry or default_registry)
-        before = Structure(model)
-        left_off = self._validate(plan, model, context, before)
-        result = _Transaction(model, context, before, left_off).run(plan)
+        if registry is not None and not isinstance(registry, PassRegistry):
+            raise OptimizationPlanError(f"registry is a {type(registry).__name__}; expected a PassRegistry.")
+        with self._working():
+            plan = make_plan(passes, default_registry if registry is None else registry)
+            before = Snapshot(Structure(model))
+            left_off = self._validate(plan, model, context, before)
+            result = _Transaction(model, context, before, left_off, self._end_streams).run(plan)
         self._active[mode] = _Active(result, model, before)
         logger.info("applied %s", ", ".join(entry.declaration.qualified_id for entry in plan))
         return result
 
-    def _validate(
-        self, plan: Sequence[PlanItem], model: Any, context: PassContext, before: Structure
-    ) -> dict[str, str]:
+    def _validate(self, plan: Sequence[PlanItem], model: Any, context: PassContext, before: Snapshot) -> dict[str, str]:
         """Asks every pass whether it fits: pass_id -> why an optional one is left off."""
         left_off: dict[str, str] = {}
-        for entry in plan:
-            try:
-                _check_capabilities(entry, context)
-                _ask(entry, model, context, before)
-            except OptimizationCompatibilityError as error:
-                if not entry.item.optional:
-                    raise
-                left_off[entry.declaration.pass_id] = str(error)
-                logger.info("left off: %s", error)
-        for entry in plan:
-            entry.check_unchanged()
+        asked: list[str] = []
+        changed: list[str] = []
+        try:
+            for entry in plan:
+                try:
+                    _check_capabilities(entry, context)
+                    if type(entry.item).validate is not OptimizationPass.validate:
+                        asked.append(entry.declaration.qualified_id)
+                    _ask(entry, model, context, before)
+                except OptimizationCompatibilityError as error:
+                    if not entry.item.optional:
+                        raise
+                    left_off[entry.declaration.pass_id] = str(error)
+                    logger.info("left off: %s", error)
+            for entry in plan:
+                entry.check_unchanged()
+        finally:
+            streams = self._end_streams()
+            if asked:
+                changed = before.changed()
+            if changed:
+                _log(before.put_back())
+        if changed or streams:
+            what = changed[0] if changed else "an open stream"
+            raise _changed_by(asked, what)
         return left_off
 
     # ------------------------------------------------------------ restore
@@ -135,20 +167,51 @@ class OptimizationManager:
         if stuck:
             raise OptimizationStateError(f"{', '.join(stuck)} cannot be undone; load the model again.")
         del self._active[mode]
-        try:
-            errors = _undo(active.result.applied, active.result.model, active.original, active.result.context)
-        except BaseException:
-            _put_back(active.before)
-            raise
-        left = active.before.differences() or active.before.missing_weights()
-        if left and not errors:
-            error = OptimizationError(f"{left[0]} was not given back as it had been")
-            errors.append((active.result.applied[0].pass_id, error))
-        if errors:
-            failed = _put_back(active.before)
-            (first, cause), *others = errors
-            raise OptimizationApplicationError(first, cause, [*(error for _, error in others), *failed]) from cause
+        with self._working():
+            self._restore(active)
         return active.original
+
+    def _restore(self, active: _Active) -> None:
+        before, applied = active.before, active.result.applied
+        errors: list[tuple[str, Exception]] = []
+        try:
+            errors = _undo(applied, active.result.model, active.original, active.result.context)
+        except BaseException:
+            self._end_streams()
+            _log(before.put_back())
+            raise
+        streams = self._end_streams()
+        left = before.changed()
+        suspects = [a for a in applied if a.applicable] or applied
+        names = " or ".join(repr(a.pass_id) for a in suspects)
+        if left and not errors:
+            error = OptimizationError(f"{left[0]} was not given back as it had been by {names}")
+            errors.append((suspects[0].pass_id, error))
+        if streams:
+            errors.append((suspects[0].pass_id, OptimizationError(f"{_count(streams)} left open by {names}")))
+        if errors:
+            lost = before.put_back()
+            (first, cause), *others = errors
+            raise OptimizationApplicationError(
+                first, cause, [*(error for _, error in others), *lost], intact=not lost
+            ) from cause
+
+
+def _count(streams: int) -> str:
+    return "1 stream was" if streams == 1 else f"{streams} streams were"
+
+
+def _log(lost: Sequence[Exception]) -> None:
+    """What could not be put back, where another error is on its way to the caller."""
+    for error in lost:
+        logger.error("The model could not be put back, load it again: %s: %s", type(error).__name__, error)
+
+
+def _changed_by(names: Sequence[str], what: str) -> OptimizationPlanError:
+    which = " or ".join(map(repr, names))
+    return OptimizationPlanError(
+        f"The pass {which} changed the model while it was asked whether it fits ({what}); the change was taken back."
+    )
 
 
 def _check_capabilities(entry: PlanItem, context: PassContext) -> None:
@@ -162,8 +225,8 @@ def _check_capabilities(entry: PlanItem, context: PassContext) -> None:
         )
 
 
-def _ask(entry: PlanItem, model: Any, context: PassContext, before: Structure) -> None:
-    """Lets a pass validate, and sees to it that it only looks."""
+def _ask(entry: PlanItem, model: Any, context: PassContext, before: Snapshot) -> None:
+    """Lets a pass validate, and sees to it that it only looks; bytes are compared when all were asked."""
     name = entry.declaration.qualified_id
     try:
         entry.item.validate(model, context)
@@ -173,22 +236,20 @@ def _ask(entry: PlanItem, model: Any, context: PassContext, before: Structure) -
         raise OptimizationCompatibilityError(f"The pass {name!r} cannot be used: {error}") from error
     except Exception as error:
         raise OptimizationApplicationError(entry.declaration.pass_id, error) from error
-    finally:
-        changed = before.differences() or before.touched_weights()
-        if changed:
-            _put_back(before)
+    changed = before.structure.differences() or before.structure.touched_weights()
     if changed:
-        raise OptimizationPlanError(
-            f"The pass {name!r} changed the model while it was asked whether it fits ({changed[0]}); the change was "
-            "taken back."
-        )
+        _log(before.put_back())
+        raise _changed_by([name], changed[0])
 
 
 class _Transaction:
     """One run over a plan that ends with every pass applied, or undone."""
 
-    def __init__(self, model: Any, context: PassContext, before: Structure, left_off: dict[str, str]) -> None:
+    def __init__(
+        self, model: Any, context: PassContext, before: Snapshot, left_off: dict[str, str], end_streams: EndStreams
+    ) -> None:
         self.model, self.context, self.before, self.left_off = model, context, before, left_off
+        self.end_streams = end_streams
         self.original, self.keys = model, state_keys(model)
         self.applied: list[AppliedPass] = []
 
@@ -205,16 +266,18 @@ class _Transaction:
             cause: BaseException = error
             if isinstance(error, OptimizationApplicationError):  # a pass that cannot tell its status
                 current, cause = error.pass_id, error.cause
+            undone: list[tuple[str, Exception]] = []
             try:
                 undone = _undo(self.applied, self.model, self.original, self.context, forced=True)
             finally:  # also when the undoing is interrupted
-                left = _put_back(self.before)
-            problems = [*(problem for _, problem in undone), *left]
+                self.end_streams()
+                lost = self.before.put_back()
+            problems = [*(problem for _, problem in undone), *lost]
             if not isinstance(error, Exception):
                 for problem in problems:
                     logger.error("undoing an interrupted plan: %s", problem)
                 raise
-            raise OptimizationApplicationError(current, cause, problems) from cause
+            raise OptimizationApplicationError(current, cause, problems, intact=not lost) from cause
         return result
 
     def _step(self, entry: PlanItem) -> None:
@@ -238,6 +301,9 @@ class _Transaction:
         missing = set(self.keys) ^ set(state_keys(self.model))
         if missing:
             raise OptimizationError(f"the state_dict has other keys now, for instance {min(missing)!r}; they must stay")
+        streams = self.end_streams() or len(self.model.frames.open_slots())
+        if streams:
+            raise OptimizationError(f"{_count(streams)} left open by apply(); a pass closes what it opens")
         entry.check_unchanged()
 
 
@@ -269,24 +335,6 @@ def _undo(
             model = step.model
     if not errors and not forced and model is not original:
         errors.append((applied[0].pass_id, OptimizationError("restore() did not return the model it was applied to")))
-    return errors
-
-
-def _put_back(before: Structure) -> list[Exception]:
-    """Gives the model its parts and its weights' bytes, whatever a pass did to them; what could not be done."""
-    errors: list[Exception] = []
-    try:
-        before.put_back()
-    except Exception as error:
-        errors.append(error)
-    try:
-        before.model.reload_weights()
-    except Exception as error:
-        touched = before.touched_weights()
-        if touched:
-            errors.append(error)
-        else:  # as far as torch knows, nobody wrote to them
-            logger.warning("The weights could not be read again after a failed plan: %s", error)
     return errors
 
 

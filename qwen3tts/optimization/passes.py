@@ -101,6 +101,13 @@ class PassContext:
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
+        for name in ("architecture", "device", "dtype"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise OptimizationPlanError(f"PassContext.{name} is {value!r}; expected a name.")
+        for name in ("streaming", "distributed", "persist_result"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptimizationPlanError(f"PassContext.{name} is {getattr(self, name)!r}; expected a bool.")
 
 
 @dataclass(frozen=True)
@@ -189,10 +196,12 @@ class OptimizationPass(ABC):
     @abstractmethod
     def apply(self, model: Any, context: PassContext) -> PassResult:
         """Makes the change. A pass that raises half way is undone by the manager: attributes, submodules and Parameter
-        objects are put back. Weights whose bytes it had changed are read from the checkpoint again."""
+        objects are put back. Weights whose bytes it had changed are read from the checkpoint again. It leaves no stream
+        open, and calls neither close() nor a plan's methods of the model it works on."""
 
     def restore(self, model: Any, state: Any, context: PassContext) -> Any:
-        """Undoes apply and returns the very object that apply was given. May be called again after it raised.
+        """Undoes apply and returns the very object that apply was given, every byte of the weights and of the tables
+        derived from them included: the manager compares. May be called again after it raised.
 
         Every reversible pass overrides this."""
         raise OptimizationError(f"The pass {self.qualified_id!r} cannot be undone.")

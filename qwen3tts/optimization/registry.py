@@ -41,10 +41,12 @@ class PassRegistry:
     def __init__(self, lazy: dict[str, str] | None = None, *, entry_points: str | None = None) -> None:
         """lazy: name -> "module:Class", imported on first use. entry_points: a group that is searched when a name is
         unknown or the list is asked for."""
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        """never held during an import: the imported module may register passes, in a thread of its own, too"""
         self._classes: dict[str, type[OptimizationPass]] = {}
         self._lazy = dict(lazy or {})
         self._group = entry_points
+        self._searching = threading.local()
         self._broken: dict[str, str] = {}
         """entry points that could not be loaded, and why"""
 
@@ -74,20 +76,27 @@ class PassRegistry:
 
     def names(self) -> tuple[str, ...]:
         """All names, sorted. Not a promise that each works on this machine."""
+        self._discover()
         with self._lock:
-            self._discover()
             return tuple(sorted({*self._classes, *self._lazy}))
 
     def get(self, name: str) -> type[OptimizationPass]:
         """The class of a name. Raises OptimizationPlanError if there is none, or its module cannot be imported."""
+        cls, target = self._find(name)
+        if cls is None and target is None:
+            self._discover()
+            cls, target = self._find(name)
+        if cls is not None:
+            return cls
+        if target is None:
+            raise OptimizationPlanError(self._unknown(name))
+        self._add(name, self._import(name, target))
         with self._lock:
-            if name not in self._classes and name not in self._lazy:
-                self._discover()
-            if name not in self._classes:
-                if name not in self._lazy:
-                    raise OptimizationPlanError(self._unknown(name))
-                self._add(name, self._import(name, self._lazy[name]))
             return self._classes[name]
+
+    def _find(self, name: str) -> tuple[type[OptimizationPass] | None, str | None]:
+        with self._lock:
+            return self._classes.get(name), self._lazy.get(name)
 
     def create(self, name: str, /, **options: object) -> OptimizationPass:
         """A pass with options. Raises OptimizationPlanError for the name, OptionError for the options."""
@@ -99,9 +108,11 @@ class PassRegistry:
 
     def _unknown(self, name: object) -> str:
         names = self.names()
+        with self._lock:
+            broken = self._broken.get(str(name))
         text = f"There is no optimization pass {name!r}.{nearest(name, names)} There are: {', '.join(names)}."
-        if name in self._broken:
-            text += f" The package that offers {name!r} could not be loaded: {self._broken[str(name)]}."
+        if broken is not None:
+            text += f" The package that offers {name!r} could not be loaded: {broken}."
         return text
 
     def _import(self, name: str, target: str) -> object:
@@ -112,19 +123,33 @@ class PassRegistry:
             raise OptimizationPlanError(f"The pass {name!r} cannot be imported from {target}: {error}") from error
 
     def _discover(self) -> None:
-        """Loads the entry points, once. A broken one is reported and left out: it must not take the others along."""
-        if self._group is None:
+        """Loads the entry points, once. A broken one is reported and left out: it must not take the others along.
+
+        Nobody waits for another thread's search, which may itself wait for a module that this thread is importing: two
+        at once find the same. A module that asks for the list while it is being loaded gets what is known by then."""
+        group = self._group
+        if group is None or getattr(self._searching, "now", False):
             return
-        group, self._group = self._group, None
-        for point in importlib.metadata.entry_points(group=group):
-            try:
-                self._add(point.name, point.load())
-            except Exception as error:  # code of other packages: anything can go wrong in it
-                self._broken[point.name] = f"{type(error).__name__}: {error}"
-                logger.warning(
-                    "The optimization pass %r of the entry point %r is left out: %s: %s",
-                    point.name, point.value, type(error).__name__, error,
-                )  # fmt: skip
+        self._searching.now = True
+        try:
+            for point in importlib.metadata.entry_points(group=group):
+                try:
+                    self._add(point.name, point.load())
+                except Exception as error:  # code of other packages: anything can go wrong in it
+                    self._note_broken(point, error)
+        finally:
+            self._searching.now = False
+        self._group = None
+
+    def _note_broken(self, point: importlib.metadata.EntryPoint, error: Exception) -> None:
+        with self._lock:
+            known = point.name in self._broken
+            self._broken[point.name] = f"{type(error).__name__}: {error}".rstrip(".")
+        if not known:
+            logger.warning(
+                "The optimization pass %r of the entry point %r is left out: %s: %s",
+                point.name, point.value, type(error).__name__, error,
+            )  # fmt: skip
 
 
 def check_declaration(cls: object) -> type[OptimizationPass]:

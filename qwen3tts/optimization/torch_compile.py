@@ -115,7 +115,11 @@ class _State:
 @register("compile")
 @dataclass(frozen=True, kw_only=True)
 class TorchCompile(OptimizationPass):
-    """See the top of this file. What cannot be compiled runs eagerly, which runtime_status tells."""
+    """See the top of this file. What cannot be compiled runs eagerly, which runtime_status tells.
+
+    Nothing of a pass that was taken back stays, but torch itself keeps some hundred small objects of every
+    compilation, also after torch.compiler.reset(): switching this pass on and off many times grows the process as
+    calling torch.compile as often would."""
 
     pass_id = "torch.compile"
     optimization_kind = "compile"

@@ -98,9 +98,14 @@ class Optimizable(ABC):
     def _idle(self, what: str) -> Engine:
         """The engine, if nothing is being spoken. Codec states that it kept are closed: the codec may change."""
         engine = self.engine
+        if self._optimization.busy:
+            raise OptimizationStateError(
+                f"Cannot {what} a plan while another one is being applied or restored; a pass must not do that."
+            )
         if self.turns.nested:
             raise OptimizationStateError(f"Cannot {what} a plan while this thread is speaking, in a progress callback.")
-        streams = max(len(self.turns.players), len(engine.runtime.frames.open_slots()))
+        turns = self.turns
+        streams = max(len(turns.players), len(engine.runtime.frames.open_slots()), len(turns.open_streams()))
         if streams:
             raise OptimizationStateError(
                 f"Cannot {what} a plan while {streams} stream{'s are' if streams > 1 else ' is'} open: finish or close "
@@ -108,3 +113,11 @@ class Optimizable(ABC):
             )
         engine.forget_references()
         return engine
+
+    def _end_streams(self) -> int:
+        """Closes the streams that speak, which is how many? Those that still wait for text are no part of the model,
+        and other threads may open them at any moment."""
+        speaking = [stream for stream in self.turns.open_streams() if stream.started]
+        for stream in speaking:
+            stream.close()
+        return len(speaking)

@@ -138,6 +138,16 @@ class BaseStream(Iterator[AudioChunk]):
         """Frames made so far."""
         return 0 if self._player is None else self._player.frames
 
+    @property
+    def closed(self) -> bool:
+        """Nothing follows: it was closed, or has ended or failed."""
+        return self._closed
+
+    @property
+    def started(self) -> bool:
+        """It was given a row."""
+        return self._player is not None
+
     def _chunk_size(self) -> int:
         ramp = self._options.chunk_frames
         return ramp[min(self._chunks, len(ramp) - 1)]

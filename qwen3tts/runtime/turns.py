@@ -12,6 +12,20 @@ from qwen3tts.runtime.protocols import FrameDecoder, Slot
 class EndsWithModel(Protocol):
     """Something that must not outlive the model it uses."""
 
+    @property
+    def closed(self) -> bool:
+        """It has ended and holds nothing."""
+        ...
+
+    @property
+    def started(self) -> bool:
+        """It was given a row or a codec state."""
+        ...
+
+    def close(self) -> None:
+        """Ends it."""
+        ...
+
     def model_closed(self) -> None:
         """Frees what it holds of the model and wakes whoever waits for it. Called inside a turn."""
         ...
@@ -31,6 +45,7 @@ class Turns:
         self._depth = 0
         self._abandoned: deque[Slot] = deque()
         self._streams: weakref.WeakSet[EndsWithModel] = weakref.WeakSet()
+        self._watching = threading.Lock()
 
     @property
     def nested(self) -> bool:
@@ -65,7 +80,13 @@ class Turns:
 
     def watch(self, stream: EndsWithModel) -> None:
         """Has `stream` told when the model closes, if it still exists then."""
-        self._streams.add(stream)
+        with self._watching:
+            self._streams.add(stream)
+
+    def open_streams(self) -> list[EndsWithModel]:
+        """Those of them that are not closed, also while they still wait for their first text."""
+        with self._watching:
+            return [stream for stream in self._streams if not stream.closed]
 
     def end_streams(self) -> None:
         """Tells them. Call inside the turn that closes the model."""

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import qwen3tts
 from qwen3tts import GenerateOptions
 from qwen3tts.optimization import Capabilities, Evidence, OptimizationPass, PassResult
-from qwen3tts.optimization.structure import modules_of, parameters_of
+from qwen3tts.optimization.structure import Structure, modules_of, parameters_of
 
 WEIGHT = "talker.model.layers.0.mlp.down_proj.weight"
 
@@ -35,7 +35,12 @@ def without_a_plan(request):
 
 
 def _contents(part):
-    return {name: value for name, value in vars(part).items() if name not in ("_next_slot", "_predictor_cache")}
+    changing = ("_next_slot", "_predictor_cache", "_probes")
+    return {name: value for name, value in vars(part).items() if name not in changing}
+
+
+def _digest(tensor):
+    return hashlib.sha256(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def observe(tts, seed=5):
@@ -44,14 +49,15 @@ def observe(tts, seed=5):
     digests, objects = {}, {}
     for name, module in modules_of(model).items():
         for key, tensor in module.state_dict().items():
-            digests[f"{name}.{key}"] = hashlib.sha256(
-                tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
-            ).hexdigest()
+            digests[f"{name}.{key}"] = _digest(tensor)
         for path, child in module.named_modules():
             objects[f"{name}.{path}"] = [id(child), sorted((k, id(v)) for k, v in _contents(child).items())]
     for name, tensor in parameters_of(model).items():
-        objects[f"parameter {name}"] = id(tensor)
-    for part in (model, model.frames, model.codec):
+        objects[f"parameter {name}"] = (id(tensor), tensor.requires_grad)
+    for name, tensor in Structure(model).tables().items():
+        objects[f"table {name}"] = id(tensor)
+        digests[f"table {name}"] = _digest(tensor)
+    for part in (model, model.frames, model.frames.picker, model.codec):
         objects[type(part).__name__] = [id(part), sorted((k, id(v)) for k, v in _contents(part).items())]
     options = GenerateOptions(max_frames=4, seed=seed)
     speech = tts.generate("Hello, world.", tts.voices[0], options=options)

@@ -1,5 +1,6 @@
 """A pass that fails at each of its steps in turn. After each the model is what it was, to the byte, and speaks so."""
 
+import pickle
 from dataclasses import dataclass
 
 import pytest
@@ -13,6 +14,7 @@ from qwen3tts.errors import (
     OptimizationPlanError,
 )
 from qwen3tts.optimization import OptimizationPass, PassResult
+from qwen3tts.optimization.contents import checksums
 
 
 class Bang(Exception):
@@ -155,10 +157,15 @@ def test_errors_while_undoing_are_reported(tts, passes):
         pass_id = "test.late"
 
     before = passes.observe(tts)
-    with pytest.raises(OptimizationApplicationError, match=r"Undoing the plan failed, too \(Bang: restore\)") as caught:
+    with pytest.raises(
+        OptimizationApplicationError, match=r"undone \(Bang: restore\); the model was put back"
+    ) as caught:
         tts.apply_optimization_plan([passes.Repack(), Faulty(step="restore"), Late(step="apply: after")])
     assert caught.value.pass_id == "test.late"
     assert [type(error) for error in caught.value.rollback_errors] == [Bang]
+    assert caught.value.intact
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copied), copied.intact) == (str(caught.value), True)
     assert vars(passes.observe(tts)) == vars(before)
 
 
@@ -229,7 +236,161 @@ def test_weights_that_are_lost_for_good_are_reported(tiny_checkpoint, passes, tm
         shutil.rmtree(copy)
         with pytest.raises(OptimizationApplicationError) as caught:
             own.apply_optimization_plan(Faulty(step="apply: before"))
-        assert caught.value.rollback_errors == ()  # nothing was touched
+        assert (caught.value.rollback_errors, caught.value.intact) == ((), True)  # nothing was touched
         with pytest.raises(OptimizationApplicationError, match="load the model again") as caught:
             own.apply_optimization_plan(Faulty(step="apply: after"))
         assert len(caught.value.rollback_errors) == 1
+        assert not caught.value.intact
+
+
+# ------------------------------------------------------------ changes that torch does not tell
+
+
+def _weight(model):
+    return model.talker.model.layers[0].mlp.up_proj.weight
+
+
+def _replace(tensor, value):
+    tensor.data = value
+
+
+WEIGHTS = {
+    "in place": lambda m: _weight(m).mul_(2),
+    "through data": lambda m: _weight(m).data.mul_(2),
+    "through numpy": lambda m: _weight(m).detach().numpy().__imul__(2),
+    "other data": lambda m: _replace(_weight(m), _weight(m).data * 2),
+    "another weight's data": lambda m: _replace(_weight(m), m.talker.model.layers[1].mlp.up_proj.weight.data),
+    "another layout": lambda m: _replace(_weight(m), _weight(m).data.T.contiguous().T),
+    "no storage": lambda m: (_replace(_weight(m), _weight(m).data.clone()), _weight(m).untyped_storage().resize_(0)),
+    "rows exchanged": lambda m: _replace(_weight(m), _weight(m).data.flip(0)),
+    "one sign": lambda m: m.codec.model.decoder[0].conv.weight.data[0, 0, 0].neg_(),
+}
+TABLES = {
+    "the talker's angles": lambda m: m.talker.rotary.cos.mul_(2),
+    "the predictor's angles": lambda m: m.talker.code_predictor.rotary.sin.neg_(),
+    "codebook": lambda m: _first(m, "entries").zero_(),
+    "activation": lambda m: _first(m, "gain").mul_(2),
+    "padding": lambda m: m.frames._pad.mul_(3),
+    "other padding": lambda m: _replace(m.frames._pad, m.frames._pad[:1].clone()),
+    "suppressed tokens": lambda m: m.frames.picker._suppressed.logical_not_(),
+}
+ATTRIBUTES = {
+    "rows": lambda m: setattr(m.frames, "_rows", None),
+    "a row": lambda m: m.frames._rows.update({99: object()}),
+    "counter": lambda m: setattr(m.frames, "_next_slot", None),
+    "frames": lambda m: vars(m.frames).clear(),
+    "picker": lambda m: vars(m.frames.picker).clear(),
+    "end of speech": lambda m: setattr(m.frames.picker, "_eos_id", 1),
+    "class": lambda m: setattr(m.talker.text_projection.linear_fc1, "__class__", torch.nn.Identity),
+    "gradients": lambda m: _weight(m).requires_grad_(True),
+}
+
+
+def _first(model, attribute):
+    return next(vars(part)[attribute] for part in model.codec.model.modules() if attribute in vars(part))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Careless(OptimizationPass):
+    """Changes something in one of its methods, and does not take it back."""
+
+    pass_id = "test.careless"
+    optimization_kind = "kernels"
+    damage: object
+    where: str
+    then: object = None
+
+    def manifest_configuration(self):
+        return {}
+
+    def _at(self, where, model):
+        if where == self.where:
+            with torch.inference_mode():
+                self.damage(model)
+            if self.then is not None:
+                raise self.then
+
+    def validate(self, model, context):
+        self._at("validate", model)
+
+    def apply(self, model, context):
+        self._at("apply", model)
+        return PassResult(model)
+
+    def restore(self, model, state, context):
+        self._at("restore", model)
+        return model
+
+
+@pytest.mark.parametrize("name", WEIGHTS | TABLES | ATTRIBUTES)
+def test_a_failed_pass_leaves_no_byte_changed(tts, passes, name):
+    before = passes.observe(tts)
+    damage = (WEIGHTS | TABLES | ATTRIBUTES)[name]
+    with pytest.raises(OptimizationApplicationError) as caught:
+        tts.apply_optimization_plan([passes.Repack(), Careless(damage=damage, where="apply", then=Bang("late"))])
+    assert isinstance(caught.value.cause, Bang)
+    assert caught.value.intact
+    assert vars(passes.observe(tts)) == vars(before)
+
+
+@pytest.mark.parametrize("name", WEIGHTS | TABLES)
+@pytest.mark.parametrize("where", ["apply", "restore"])
+def test_bytes_that_are_not_given_back_are_noticed(tts, passes, name, where):
+    before = passes.observe(tts)
+    tts.apply_optimization_plan([passes.Quiet(), Careless(damage=(WEIGHTS | TABLES)[name], where=where)])
+    with pytest.raises(OptimizationApplicationError, match=r"not given back.* by 'test.quiet' or 'test.care") as caught:
+        tts.restore_optimization_plan()
+    assert caught.value.intact
+    assert tts.optimization_result() is None
+    assert vars(passes.observe(tts)) == vars(before)
+
+
+@pytest.mark.parametrize("name", WEIGHTS | TABLES | ATTRIBUTES)
+def test_validate_only_looks(tts, passes, name):
+    before = passes.observe(tts)
+    faulty = Careless(damage=(WEIGHTS | TABLES | ATTRIBUTES)[name], where="validate")
+    with pytest.raises(OptimizationPlanError, match="'test.careless@1'.* changed the model while it was asked"):
+        tts.apply_optimization_plan([passes.Quiet(), faulty])
+    assert vars(passes.observe(tts)) == vars(before)
+
+
+@pytest.mark.parametrize("name", ["through data", "padding", "rows"])
+@pytest.mark.parametrize(
+    ("then", "raised"),
+    [
+        (OptimizationCompatibilityError("no"), OptimizationCompatibilityError),
+        (Bang("no"), OptimizationApplicationError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_validate_changes_nothing_when_it_refuses(tts, passes, name, then, raised):
+    before = passes.observe(tts)
+    faulty = Careless(damage=(WEIGHTS | TABLES | ATTRIBUTES)[name], where="validate", then=then)
+    with pytest.raises(raised):
+        tts.apply_optimization_plan([faulty, passes.Quiet()])
+    assert vars(passes.observe(tts)) == vars(before)
+
+
+def test_a_checksum_tells_bytes_apart(seed):
+    """Odd sizes, layouts and types: equal bytes give equal sums wherever they lie, any other byte another one."""
+    random = torch.Generator().manual_seed(seed)
+
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=random))
+
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.uint8):
+        for size in (1, 3, 7, 8191 * 8, number(1, 300), number(65000, 400_000)):
+            raw = torch.randint(0, 2, (size,), generator=random, dtype=torch.uint8)
+            tensor = (raw.bool() if dtype is torch.bool else raw.to(dtype)).clone()
+            same = torch.cat((tensor[:1], tensor))[1:]
+            apart = torch.stack((tensor, tensor), 1)[:, 0]
+            flipped = tensor.clone()
+            flipped.view(torch.uint8)[number(0, flipped.nbytes)] ^= 1 << (0 if dtype is torch.bool else number(0, 8))
+            every = tensor.clone()
+            every.view(torch.uint8)[::2] ^= 1 if dtype is torch.bool else 128
+            sums = checksums({"a": tensor, "b": same, "c": apart, "d": flipped, "e": every, "again": tensor})
+            assert sums["a"] == sums["b"] == sums["c"] == sums["again"]
+            assert sums["a"] not in (sums["d"], sums["e"]), (dtype, size)
+            moved = tensor.roll(1)
+            if not torch.equal(moved, tensor):
+                assert checksums({"a": moved})["a"] != sums["a"], (dtype, size)

@@ -125,6 +125,17 @@ def test_modes_and_contexts(tts, passes):
         tts.apply_optimization_plan(quiet, context=PassContext(device="cuda"))
     with pytest.raises(ValueError, match="expected a PassContext"):
         tts.apply_optimization_plan(quiet, context={"mode": "inference"})
+    with pytest.raises(OptimizationPlanError, match="registry is a int; expected a PassRegistry"):
+        tts.apply_optimization_plan(quiet, registry=5)
+    for name, value in [
+        ("streaming", 1),
+        ("distributed", None),
+        ("persist_result", "no"),
+        ("device", 0),
+        ("dtype", ""),
+    ]:
+        with pytest.raises(OptimizationPlanError, match=f"PassContext.{name} is {value!r}"):
+            PassContext(**{name: value})
     for call in (tts.optimization_manifest, tts.optimization_result, tts.restore_optimization_plan):
         with pytest.raises(ValueError, match="expected one of"):
             call("speaking")
@@ -308,6 +319,20 @@ def test_a_text_stream_with_undecoded_frames_is_open(tts, passes):
         tts.apply_optimization_plan(passes.Quiet())
     stream.close()
     tts.apply_optimization_plan(passes.Quiet())
+    tts.restore_optimization_plan()
+
+
+def test_a_text_stream_without_text_is_open(tts, passes):
+    stream = tts.open_text_stream(tts.voices[0])
+    with pytest.raises(OptimizationStateError, match="Cannot apply a plan while 1 stream is open"):
+        tts.apply_optimization_plan(passes.Quiet())
+    stream.close()
+    tts.apply_optimization_plan(passes.Quiet())
+    stream = tts.open_text_stream(tts.voices[0])
+    with pytest.raises(OptimizationStateError, match="Cannot restore a plan while 1 stream is open"):
+        tts.restore_optimization_plan()
+    del stream
+    gc.collect()
     tts.restore_optimization_plan()
 
 

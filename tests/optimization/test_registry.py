@@ -1,10 +1,13 @@
 """Passes by name: this package's, those of other packages, and broken ones."""
 
 import importlib
+import importlib.metadata
 import logging
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -130,7 +133,7 @@ def package(tmp_path, monkeypatch):
         "    def restore(self, model, state, context): return model\n"
         "class Incomplete(OptimizationPass): pass\n"
     )
-    (tmp_path / "example_passes_raises.py").write_text("raise RuntimeError('broken on import')\n")
+    (tmp_path / "example_passes_raises.py").write_text("raise RuntimeError('broken on import.')\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     yield
@@ -151,13 +154,60 @@ def test_entry_points_are_found_when_they_are_needed(package, tts, caplog):
     assert any("'example-raises'" in message and "broken on import" in message for message in warned)
     assert any("'compile'" in message and "taken" in message for message in warned)
     assert registry.names() == tuple(sorted((*ALL, "example-good")))
-    with pytest.raises(OptimizationPlanError, match="could not be loaded: RuntimeError: broken on import"):
+    with pytest.raises(OptimizationPlanError, match=r"could not be loaded: RuntimeError: broken on import\.$"):
         registry.get("example-raises")
 
 
 def test_the_list_asks_for_entry_points(package, caplog):
     assert PassRegistry(entry_points=ENTRY_POINTS).names() == ("compile", "example-good")
     assert len(caplog.records) == 3
+
+
+@pytest.mark.parametrize("by", ["name", "entry point"])
+def test_two_threads_import_the_same_pass(tmp_path, monkeypatch, by):
+    """One asks the registry for it while the other is in the middle of importing its module."""
+    lazy, group = ({"slow": "slow_passes:Slow"}, None) if by == "name" else ({}, "test.slow")
+    registry, importing, asking = PassRegistry(lazy, entry_points=group), threading.Event(), threading.Event()
+    (tmp_path / "slow_passes.py").write_text(
+        "import slow_hooks as hooks\n"
+        "from qwen3tts.optimization import OptimizationPass, PassResult\n"
+        "hooks.importing.set()\n"
+        "hooks.asking.wait(20)\n"
+        "@hooks.registry.register('slow')\n"
+        "class Slow(OptimizationPass):\n"
+        "    pass_id, optimization_kind = 'example.slow', 'kernels'\n"
+        "    def apply(self, model, context): return PassResult(model)\n"
+        "    def restore(self, model, state, context): return model\n"
+    )
+    hooks = SimpleNamespace(registry=registry, importing=importing, asking=asking)
+    monkeypatch.setitem(sys.modules, "slow_hooks", hooks)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    import_module = importlib.import_module
+
+    def noting_import(name, package=None):
+        asking.set()
+        return import_module(name, package)
+
+    def noting_search(**selected):
+        asking.set()
+        return [importlib.metadata.EntryPoint("slow", "slow_passes:Slow", "test.slow")]
+
+    monkeypatch.setattr(importlib, "import_module", noting_import)
+    monkeypatch.setattr(importlib.metadata, "entry_points", noting_search)
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(import_module("slow_passes").Slow), daemon=True),
+        threading.Thread(target=lambda: importing.wait(20) and found.append(registry.get("slow")), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(40)
+    assert len(found) == 2, "the threads wait for each other"
+    assert found[0] is found[1]
+    assert registry.names() == ("slow",)
+    sys.modules.pop("slow_passes", None)
 
 
 def test_lazy_names_whose_module_is_missing(tts):

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import types
 import weakref
 
 import numpy as np
@@ -14,7 +15,7 @@ from qwen3tts import GenerateOptions
 from qwen3tts.errors import OptimizationApplicationError, OptimizationCompatibilityError, OptimizationError
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.optimization.compiled_part import MAX_FAILED_SHAPES, SIDE_BY_SIDE, CompiledPart
-from qwen3tts.optimization.torch_compile import TorchCompile, snake
+from qwen3tts.optimization.torch_compile import TorchCompile, _examples, _functions, snake
 
 EAGER = {"backend": "eager", "requirement": "required"}
 
@@ -91,6 +92,36 @@ def test_five_times_without_growth(tts, seed):
     assert [ref() for ref in dead] == [None] * len(dead)
     assert memory[-1] - memory[1] < 24e6, [value >> 20 for value in memory]
     assert say() == expected
+
+
+def test_growth_is_that_of_torch(tts):
+    """torch keeps small objects of every compilation after a reset, too; the pass adds none."""
+    model, functions = tts.engine.runtime, dict(_functions())
+
+    def plan():
+        tts.apply_optimization_plan(("compile", EAGER))
+        tts.restore_optimization_plan()
+
+    def plain():
+        with exact_arithmetic(model.device):
+            for name, module, tensors in _examples(model):
+                function = functions[name]
+                copy = types.FunctionType(function.__code__.replace(co_name=f"plain_{len(name)}"), function.__globals__)
+                torch.compile(copy, backend="eager", fullgraph=True)(module, *tensors)
+        torch.compiler.reset()
+
+    def growth(cycle, repeats=2):
+        counts = []
+        for _ in range(repeats + 1):
+            cycle()
+            gc.collect()
+            counts.append(len(gc.get_objects()))
+        return (counts[-1] - counts[0]) / repeats
+
+    plain()
+    plan()
+    kept_by_torch = growth(plain)
+    assert growth(plan) < kept_by_torch * 1.2 + 200, kept_by_torch
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from qwen3tts.errors import (
     OptionError,
     shortened,
 )
+from qwen3tts.optimization.contents import Snapshot
 from qwen3tts.optimization.evidence_store import EvidenceKey, EvidenceStore, canonical_options
 from qwen3tts.optimization.manifest import check_evidence, presentable
 from qwen3tts.optimization.passes import Evidence, OptimizationPass, PassContext, PassResult
@@ -27,6 +28,7 @@ from qwen3tts.optimization.plan import Declaration
 from qwen3tts.optimization.profiles import PlannedPass, Profile
 from qwen3tts.optimization.registry import default_registry
 from qwen3tts.optimization.result import AppliedPass, OptimizationResult
+from qwen3tts.optimization.structure import Structure
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +78,7 @@ def apply_profile(tts: Optimized, profile: Profile, *, verify: bool = True, stor
     if not profile.passes:
         return
     store = EvidenceStore() if store is None else store
-    model = tts.engine.runtime
-    chosen = [_usable(planned, model) for planned in profile.passes]
+    chosen = _usable_passes(profile, tts.engine.runtime)
     started = time.perf_counter()
     while failed := _attempt(tts, profile, chosen, store if verify else None):
         for at, failure in failed.items():
@@ -104,15 +105,15 @@ def _attempt(
         try:
             tts.restore_optimization_plan()
         except OptimizationApplicationError as error:
-            if error.rollback_errors:
+            if not error.intact:
                 raise
-            logger.warning("%s The model was put back without its help.", error)
+            logger.warning("%s", error)
     return failed
 
 
 def _place(chosen: Sequence[OptimizationPass], error: OptimizationApplicationError) -> int:
     """Which pass failed. Raises the error if it cannot be left off, or the model is not what it was."""
-    if not error.rollback_errors:
+    if error.intact:
         for at, item in enumerate(chosen):
             if item.pass_id == error.pass_id and not isinstance(item, _LeftOff):
                 return at
@@ -121,6 +122,26 @@ def _place(chosen: Sequence[OptimizationPass], error: OptimizationApplicationErr
 
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {shortened(error)}" if str(error).strip() else type(error).__name__
+
+
+def _usable_passes(profile: Profile, model: Any) -> list[OptimizationPass]:
+    """Asks each pass whether it can be used. Raises OptimizationPlanError if the asking changed the model."""
+    before = Snapshot(Structure(model))
+    changed: list[str] = []
+    lost: list[Exception] = []
+    try:
+        chosen = [_usable(planned, model) for planned in profile.passes]
+    finally:
+        changed = before.changed()
+        if changed:
+            lost = before.put_back()
+    if changed:
+        names = " or ".join(repr(planned.name) for planned in profile.passes)
+        done = f"the change could not be taken back ({lost[0]})" if lost else "the change was taken back"
+        raise OptimizationPlanError(
+            f"The pass {names} changed the model while it was asked whether it fits ({changed[0]}); {done}."
+        )
+    return chosen
 
 
 def _usable(planned: PlannedPass, model: Any) -> OptimizationPass:

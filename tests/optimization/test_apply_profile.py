@@ -13,7 +13,12 @@ import pytest
 import torch
 
 import qwen3tts
-from qwen3tts.errors import OptimizationApplicationError, OptimizationCompatibilityError, OptionError
+from qwen3tts.errors import (
+    OptimizationApplicationError,
+    OptimizationCompatibilityError,
+    OptimizationPlanError,
+    OptionError,
+)
 from qwen3tts.optimization import apply as apply_module
 from qwen3tts.optimization import compare as compare_module
 from qwen3tts.optimization.apply import apply_profile, checks
@@ -268,6 +273,30 @@ def test_pass_that_raises_is_left_off_or_refused(tts, tmp_path, monkeypatch, cap
         apply_profile(tts, profile(PlannedPass("scaled", requirement="required")), store=EvidenceStore(tmp_path))
     assert tts.optimization_result() is None
     assert tts.engine.runtime.codec is codec
+
+
+@pytest.mark.parametrize("requirement", ["auto", "required"])
+def test_validate_that_changes_the_model_and_then_refuses(tts, tmp_path, monkeypatch, requirement: str) -> None:
+    def validate(self: Any, model: Any, context: PassContext) -> None:
+        model.codec = None
+        next(model.talker.parameters()).data.mul_(2)
+        raise OptimizationCompatibilityError("No such card.")
+
+    plain, codec = speak(tts), tts.engine.runtime.codec
+    monkeypatch.setattr(Scaled, "validate", validate)
+    with pytest.raises((OptimizationPlanError, OptimizationCompatibilityError)):
+        apply_profile(tts, profile(PlannedPass("scaled", {}, requirement)), store=EvidenceStore(tmp_path))
+    assert tts.engine.runtime.codec is codec
+    assert np.array_equal(speak(tts), plain)
+
+
+def test_model_that_could_not_be_put_back_is_an_error(tts, tmp_path, monkeypatch) -> None:
+    def fail(*arguments: Any, **named: Any) -> None:
+        raise OptimizationApplicationError("test.scaled", RuntimeError("lost"), [OSError("no file")], intact=False)
+
+    monkeypatch.setattr(tts, "apply_optimization_plan", fail)
+    with pytest.raises(OptimizationApplicationError, match="load the model again"):
+        apply_profile(tts, profile(PlannedPass("scaled")), store=EvidenceStore(tmp_path))
 
 
 def test_status_that_fails_later_leaves_the_pass_off(tts, tmp_path, monkeypatch) -> None:

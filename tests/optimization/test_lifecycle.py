@@ -322,34 +322,6 @@ def test_a_text_stream_with_undecoded_frames_is_open(tts, passes):
     tts.restore_optimization_plan()
 
 
-def test_a_text_stream_without_text_is_open(tts, passes):
-    stream = tts.open_text_stream(tts.voices[0])
-    with pytest.raises(OptimizationStateError, match="Cannot apply a plan while 1 stream is open"):
-        tts.apply_optimization_plan(passes.Quiet())
-    stream.close()
-    tts.apply_optimization_plan(passes.Quiet())
-    stream = tts.open_text_stream(tts.voices[0])
-    with pytest.raises(OptimizationStateError, match="Cannot restore a plan while 1 stream is open"):
-        tts.restore_optimization_plan()
-    del stream
-    gc.collect()
-    tts.restore_optimization_plan()
-
-
-def test_not_from_a_progress_callback(tts, passes):
-    raised = []
-
-    def progress(event):
-        try:
-            tts.apply_optimization_plan(passes.Quiet())
-        except OptimizationStateError as error:
-            raised.append(str(error))
-
-    tts.generate("Hi.", tts.voices[0], options=GenerateOptions(max_frames=2), progress=progress)
-    assert raised
-    assert all("while this thread is speaking" in message for message in raised)
-
-
 def test_plans_wait_for_calls_in_other_threads(tts, passes):
     options = GenerateOptions(max_frames=12, seed=9)
     expected = tts.generate("Hello, world.", tts.voices[0], options=options).codes.tobytes()

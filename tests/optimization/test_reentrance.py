@@ -1,9 +1,11 @@
-"""Passes that use the model that they are being applied to."""
+"""Plans while the model is in use: by streams, by callbacks, and by the passes themselves."""
+
+import gc
 
 import pytest
 
-from qwen3tts import Qwen3TTSError
-from qwen3tts.errors import OptimizationApplicationError, OptimizationPlanError
+from qwen3tts import GenerateOptions, Qwen3TTSError
+from qwen3tts.errors import OptimizationApplicationError, OptimizationPlanError, OptimizationStateError
 from qwen3tts.optimization import PassResult
 
 
@@ -58,3 +60,31 @@ def test_a_pass_does_not_use_the_model_it_works_on(tts, passes, method, call, me
     assert len(told) == 1
     with pytest.raises(type(told[0]), match=message):
         raise told[0]
+
+
+def test_not_from_a_progress_callback(tts, passes):
+    raised = []
+
+    def progress(event):
+        try:
+            tts.apply_optimization_plan(passes.Quiet())
+        except OptimizationStateError as error:
+            raised.append(str(error))
+
+    tts.generate("Hi.", tts.voices[0], options=GenerateOptions(max_frames=2), progress=progress)
+    assert raised
+    assert all("while this thread is speaking" in message for message in raised)
+
+
+def test_a_text_stream_without_text_is_open(tts, passes):
+    stream = tts.open_text_stream(tts.voices[0])
+    with pytest.raises(OptimizationStateError, match="Cannot apply a plan while 1 stream is open"):
+        tts.apply_optimization_plan(passes.Quiet())
+    stream.close()
+    tts.apply_optimization_plan(passes.Quiet())
+    stream = tts.open_text_stream(tts.voices[0])
+    with pytest.raises(OptimizationStateError, match="Cannot restore a plan while 1 stream is open"):
+        tts.restore_optimization_plan()
+    del stream
+    gc.collect()
+    tts.restore_optimization_plan()

@@ -4,12 +4,8 @@ namespace qwen3tts {
 
 void bind_all(pybind11::module_& m) {
   bind_device(m);
-  bind_attention(m);
   bind_blas(m);
-  bind_decode(m);
-  bind_frame(m);
   bind_graph(m);
-  bind_linear(m);
   bind_rms_norm(m);
   bind_sampler(m);
   bind_skinny_product(m);

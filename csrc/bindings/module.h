@@ -10,7 +10,7 @@ namespace qwen3tts {
 
 inline void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
 
-// One per operation, in the file of its name. All of them are called by bind_all (module.cpp).
+// One per operation, in the file of its name. All of them are called by the two below.
 void bind_device(pybind11::module_& m);
 void bind_attention(pybind11::module_& m);
 void bind_blas(pybind11::module_& m);
@@ -23,6 +23,7 @@ void bind_sampler(pybind11::module_& m);
 void bind_skinny_product(pybind11::module_& m);
 void bind_transposed_conv(pybind11::module_& m);
 
-void bind_all(pybind11::module_& m);
+void bind_all(pybind11::module_& m);          // all but the decode core
+void bind_decode_core(pybind11::module_& m);  // decode_core.cpp; the HIP module is built without it
 
 }  // namespace qwen3tts

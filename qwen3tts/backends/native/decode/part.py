@@ -40,6 +40,8 @@ GAP = 8.0
 def decode_problem(model: Any, native: Native) -> str | None:
     """Why the core cannot run a loaded model, in a sentence; None: it can, as far as sizes tell."""
     frames, config = model.frames, model.talker.config
+    if not hasattr(native.module, "Decoder"):
+        return f"The {native.name.upper()} module is built without the decode core; CUDA's has it."
     if not isinstance(frames, TorchFrameDecoder):
         return f"The decode core replaces the plain frame decoder, but this model has a {type(frames).__name__}."
     if model.dtype not in DTYPE_CODES:

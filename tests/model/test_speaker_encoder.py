@@ -11,7 +11,7 @@ import qwen3tts.model.speaker_encoder as speaker_encoder
 from qwen3tts.audio.mel import log_mel
 from qwen3tts.backends.torch.encoders import TorchEncoders
 from qwen3tts.checkpoint import model_keys, open_checkpoint
-from qwen3tts.errors import AudioError, BackendError, ConfigError, NumericsError, Qwen3TTSError, VoiceError
+from qwen3tts.errors import AudioError, ConfigError, NumericsError, Qwen3TTSError, VoiceError
 from qwen3tts.model.mel import LogMel
 from qwen3tts.model.speaker_encoder import AttentivePooling, Res2Net, SpeakerEncoder, same_conv
 

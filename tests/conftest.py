@@ -1,11 +1,21 @@
 """Fixtures that several packages' tests share."""
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def package_logging() -> Iterator[None]:
+    """The commands set the package's level for their process; a test that runs one in this process gives it back."""
+    logger = logging.getLogger("qwen3tts")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,7 @@ def _loaded(
     started = clock()
     checkpoint = open_checkpoint(model, revision=revision, cache_dir=cache_dir, offline=offline)
     template = ChatTemplate.from_config(checkpoint.config, TextTokenizer.from_folder(checkpoint.path))
-    options = runtime if runtime is not None else RuntimeOptions()
+    options = (RuntimeOptions() if runtime is None else runtime).with_streams(plan.max_streams)
     opening = clock()
     opened = open_runtime(name, checkpoint=checkpoint, device=where, dtype=kind, options=options)
     logger.info("checkpoint and tokenizer in %.2f s, weights in %.2f s", opening - started, clock() - opening)

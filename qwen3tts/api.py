@@ -83,7 +83,8 @@ def load(
     name, where = choose(backend, device)
     kind = parse_dtype(dtype, where)
     plan = apply_switches(find_profile(profile, name))
-    with marker("load", on=any(item.options.get("markers") is True for item in plan.passes)):
+    shown = where.type == "cuda" and any(item.options.get("markers") is True for item in plan.passes)
+    with marker("load", on=shown):
         tts = _loaded(model, name, where, kind, plan, runtime, revision, cache_dir, offline, verify)
     tts.load_seconds = time.perf_counter() - started
     logger.info("loaded in %.2f s", tts.load_seconds)

@@ -80,8 +80,10 @@ class Product:
         got = self.run()
         if self.normed is not None:
             self.check_normed()
-        # Sums of what the kernel itself has normed: so that a last bit of the norm does not count here again.
-        y, sums = self.reference(self.x, None) if self.norm is None else self.reference(self.normed, None)
+        # Sums of what the kernel itself has normed: so that a last bit of the norm does not count here again. In bf16
+        # there is none, since the scale comes after the sum.
+        inside = self.norm is not None and self.x.dtype != torch.bfloat16
+        y, sums = self.reference(self.normed, None) if inside else self.reference(self.x, self.norm)
         assert_close(got, y, sums, self.epilogue)
         return got
 
@@ -157,9 +159,12 @@ def test_equals_the_models_layers(native, generator):
     got = here[0].clone()
     act = linear(native, got, here[2:4], norm=Norm(here[1], EPS), epilogue="silu_mul")
     linear(native, act, here[4:], epilogue="residual", out=got)
-    error = (got.cpu().double() - want.double()).abs()
-    assert (error <= 0.05).all(), error.max()
-    assert (error > 0).double().mean() <= 0.1, (error > 0).double().mean()
+    # Rounded at other places, so not the same bits, but as near to what exact arithmetic gives.
+    exact_x, norm_weight, gates, ups, downs = (t.double() for t in (x, norm.weight.data, gate, up, down))
+    v = norm_weight * exact_x * torch.rsqrt(exact_x.square().mean(-1, keepdim=True) + EPS)
+    exact = exact_x + (torch.nn.functional.silu(v @ gates.T) * (v @ ups.T)) @ downs.T
+    error, torch_error = (got.cpu().double() - exact).norm(), (want.double() - exact).norm()
+    assert error <= 1.2 * torch_error, (error, torch_error)
 
 
 @pytest.mark.parametrize(

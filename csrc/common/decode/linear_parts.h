@@ -31,10 +31,33 @@ template <class W> __device__ __forceinline__ const W* weight_row(const LinearAr
   return static_cast<const W*>(weight) + static_cast<int64_t>(n) * a.k;
 }
 
-// 1/sqrt(mean + eps).
-__device__ __forceinline__ float norm_scale(const LinearArguments& a, float squares) {
-  const float mean = gpu::div_rn(squares, static_cast<float>(a.k));
-  return gpu::div_rn(1.0f, sqrtf(gpu::add_rn(mean, a.eps)));
+// 1/sqrt(mean + eps) of k elements.
+__device__ __forceinline__ float norm_scale(float squares, int k, float eps) {
+  const float mean = gpu::div_rn(squares, static_cast<float>(k));
+  return gpu::div_rn(1.0f, sqrtf(gpu::add_rn(mean, eps)));
+}
+
+// Whether the norm's scale is multiplied with the finished sum (linear.h).
+template <class T> constexpr bool kScalesSum = false;
+template <> constexpr bool kScalesSum<gpu::bf16> = true;
+
+// sum += the squares of eight elements, in order.
+template <class T> __device__ __forceinline__ float add_squares(float sum, const gpu::Vector& v) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float a, b;
+    gpu::unpack<T>(v.word[i], a, b);
+    sum = fmaf(b, b, fmaf(a, a, sum));
+  }
+  return sum;
+}
+
+// Eight elements of x times the norm's weight, where the scale comes later.
+template <class T> __device__ __forceinline__ gpu::Vector weighted(const gpu::Vector& v, const gpu::Vector& weight) {
+  gpu::Vector out;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out.word[i] = gpu::multiply_pairs<T>(v.word[i], weight.word[i]);
+  return out;
 }
 
 // Eight elements of the normed x, for bf16 and fp16.

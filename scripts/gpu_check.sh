@@ -11,7 +11,7 @@
 # scikit-build-core; nothing is installed outside OUT.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ $# -ge 1 ] || { sed -n 2,10p "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n 2,12p "$0"; exit 2; }
 out="$(mkdir -p "$1" && cd "$1" && pwd)"
 shift
 hip_root="" commit="" expression="" model="" long=""

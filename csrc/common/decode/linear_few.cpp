@@ -17,10 +17,10 @@
 // for 77.9, after the products 83.7.)
 //
 // Registers, sm_90, no spills, 8 columns / 16 columns:
-//   k 1024   q k v 115 / 148, gate and up 154 / 210, heads of 2048 and 3072 outputs 80 and 100 / 100 and 128
-//   k 2048   q k v 194 / 238, gate and up 126 / 128, o 86 and 114 / 116 and 152, heads 142 to 198 / 156 to 238
+//   k 1024   q k v 115 / 148, gate and up 154 / 202, heads of 2048 and 3072 outputs 80 and 100 / 100 and 128
+//   k 2048   q k v 123 / 238, gate and up 126 / 128, o 86 and 114 / 116 and 152, heads 142 to 198 / 156 to 238
 //   k 3072   down 118 / 164
-//   k 6144   down 124 / 128
+//   k 6144   down 126 / 128
 #include "common/decode/linear_parts.h"
 #include "common/launch.h"
 #include "common/reduce.h"
@@ -102,17 +102,17 @@ __device__ __forceinline__ void multiply(float (&sums)[2][S::kSums][4], const gp
   constexpr gpu::Vector zero{{0, 0, 0, 0}};
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
-    const int w = 2 * c;
+    const int i0 = 2 * c, i1 = 2 * c + 1;  // the words of a half
 #pragma unroll
-    for (int i = 0; i < S::kSums; ++i) {
+    for (int s = 0; s < S::kSums; ++s) {
       if constexpr (S::kWideWeights) {
         const gpu::Vector& high = S::kTiles == 2 ? v[S::kTiles - 1] : zero;
-        gpu::mma<T>(sums[c][i], v[0].word[w], high.word[w], v[0].word[w + 1], high.word[w + 1], weight[i].word[w],
-                    weight[i].word[w + 1]);
+        gpu::mma<T>(sums[c][s], v[0].word[i0], high.word[i0], v[0].word[i1], high.word[i1], weight[s].word[i0],
+                    weight[s].word[i1]);
       } else {
-        const gpu::Vector& low = weight[2 * i];
-        const gpu::Vector& high = 2 * i + 1 < S::kOctets ? weight[2 * i + 1 < S::kOctets ? 2 * i + 1 : 0] : zero;
-        gpu::mma<T>(sums[c][i], low.word[w], high.word[w], low.word[w + 1], high.word[w + 1], v[0].word[w], v[0].word[w + 1]);
+        const gpu::Vector& low = weight[2 * s];
+        const gpu::Vector& high = 2 * s + 1 < S::kOctets ? weight[2 * s + 1 < S::kOctets ? 2 * s + 1 : 0] : zero;
+        gpu::mma<T>(sums[c][s], low.word[i0], high.word[i0], low.word[i1], high.word[i1], v[0].word[i0], v[0].word[i1]);
       }
     }
   }
@@ -181,11 +181,13 @@ template <class S> __global__ void __launch_bounds__(kThreads, S::kResident) lin
 #pragma unroll
     for (int d = 0; d < steps; ++d) norm_held[d] = gpu::load_weight(a.norm_weight + d * kStep + offset);
   }
-  const T* const x_at = a.x + g * a.x_stride + offset;  // column g; read only where it is there
-  const int64_t between = 8 * a.x_stride;
+  const T* x_at[tiles];
   bool there[tiles];
 #pragma unroll
-  for (int t = 0; t < tiles; ++t) there[t] = t * 8 + g < a.rows;
+  for (int t = 0; t < tiles; ++t) {
+    there[t] = t * 8 + g < a.rows;
+    x_at[t] = a.x + (there[t] ? t * 8 + g : 0) * a.x_stride + offset;
+  }
   // This thread's outputs: where their sums meet, where they go.
   Y* y_at[S::kTurns];
   bool mine[S::kTurns];
@@ -207,7 +209,7 @@ template <class S> __global__ void __launch_bounds__(kThreads, S::kResident) lin
 
   gpu::Vector x[x_depth][tiles];
   const auto load_x = [&](int step, int t) {
-    x[step % x_depth][t] = gpu::load_in_place(x_at + t * between + step * kStep, there[t]);
+    x[step % x_depth][t] = gpu::load_in_place(x_at[t] + step * kStep, there[t]);
   };
 #pragma unroll
   for (int d = 0; d < x_depth; ++d)
@@ -299,7 +301,8 @@ template <class S> void launch(const FewArguments& a, int blocks, void* stream) 
 }
 
 // Whether there are whole groups in each part, and no more than find their places at once.
-template <class K> bool try_launch(const LinearArguments& a, void* stream) {
+template <class K, int MOST_TILES = 2> bool try_launch(const LinearArguments& a, void* stream) {
+  if (a.rows > 8 * MOST_TILES) return false;
   for (int part = 0; part < (K::kSilu ? 1 : a.parts); ++part)
     if (a.n[part] % K::kOutputs != 0) return false;
   constexpr int places = K::kResident * kProcessors;
@@ -320,7 +323,8 @@ template <class K> bool try_launch(const LinearArguments& a, void* stream) {
   few.groups = groups;
   few.eps = a.eps;
   const int blocks = (groups + each - 1) / each;
-  a.rows <= 8 ? launch<Shape<K, 1>>(few, blocks, stream) : launch<Shape<K, 2>>(few, blocks, stream);
+  if (a.rows <= 8) launch<Shape<K, 1>>(few, blocks, stream);
+  else launch<Shape<K, MOST_TILES>>(few, blocks, stream);
   return true;
 }
 
@@ -338,8 +342,10 @@ bool linear_few(const LinearArguments& a, void* stream) {
   const bool norm = a.norm_weight != nullptr, wide = a.output == DType::f32;
   if (a.epilogue == store && norm) {
     if (a.k == 1024) return wide ? store_normed<float, 4>(a, stream) : store_normed<T, 4>(a, stream);
-    if (a.k == 2048) return wide ? store_normed<float, 8>(a, stream) : store_normed<T, 8>(a, stream);
-    return false;
+    if (a.k != 2048) return false;
+    if (wide) return store_normed<float, 8>(a, stream);
+    return try_launch<Kind<store, T, 2, 8, true, 8, 2>, 1>(a, stream) || try_launch<Kind<store, T, 2, 8, true>>(a, stream) ||
+           try_launch<Kind<store, T, 4, 8, true>>(a, stream);
   }
   if (a.epilogue == store) return a.k == 2048 && !wide && try_launch<Kind<store, T, 1, 8, false>>(a, stream);
   if (a.bias != nullptr) return false;

@@ -22,6 +22,15 @@ constexpr int kRanked = 128;   // survivors that are ranked by comparing each wi
 constexpr int kHelpers = kThreads / kRanked;
 constexpr int kEntryBytes = 6;  // of a survivor in shared memory: its key and its 16-bit index
 
+// Of the kThreads that sample. QW_SAMPLER_BARRIER: where the block has other threads beside them.
+__device__ __forceinline__ void sampler_barrier() {
+#ifdef QW_SAMPLER_BARRIER
+  QW_SAMPLER_BARRIER();
+#else
+  __syncthreads();
+#endif
+}
+
 template <class T> __device__ __forceinline__ T larger(T a, T b) { return a > b ? a : b; }
 template <class T> __device__ __forceinline__ T smaller(T a, T b) { return a < b ? a : b; }
 
@@ -81,7 +90,7 @@ __device__ __forceinline__ u64 sort_threads(u64 v, int size, Shared& s) {
         other = gpu::shfl_xor(v, stride);
       } else {
         s.exchange[turn][t] = v;
-        __syncthreads();
+        sampler_barrier();
         other = s.exchange[turn][t ^ stride];
         turn ^= 1;  // the next write cannot meet a late reader of this half: a barrier lies between
       }
@@ -106,8 +115,31 @@ __device__ void sort_shared(const Survivors& kept, int size) {
         kept.indices[i] = index_j;
         kept.indices[j] = index_i;
       }
-      __syncthreads();
+      sampler_barrier();
     }
+}
+
+// Sorts `count` survivors in place; returns how many neighbours each thread owns.
+__device__ __forceinline__ int sort_survivors(const Survivors& kept, int count, Shared& s) {
+  const int t = static_cast<int>(threadIdx.x);
+  int size = gpu::kGroup;
+  while (size < count) size *= 2;
+  if (size > kThreads) {
+    for (int i = count + t; i < size; i += kThreads) {
+      kept.keys[i] = 0;
+      kept.indices[i] = 0;
+    }
+    sampler_barrier();
+    sort_shared(kept, size);
+    return size / kThreads;
+  }
+  sampler_barrier();
+  const u64 entry = sort_threads(t < count ? entry_of(kept.keys[t], kept.indices[t]) : 0, size, s);
+  if (t < count) {  // only this thread reads its place from here on, and it alone has read it before
+    kept.keys[t] = static_cast<uint32_t>(entry >> 32);
+    kept.indices[t] = static_cast<uint16_t>(index_of(entry));
+  }
+  return 1;
 }
 
 // Top-p and the draw from sorted survivors, of which each thread owns `each` neighbours. The winner's thread returns
@@ -121,7 +153,7 @@ __device__ __forceinline__ int draw(const Survivors& kept, int count, int each, 
   u64 start = scan_group(sum);
   if (gpu::group_lane() == gpu::kGroup - 1) s.sums[gpu::group()] = start;
   start -= sum;
-  __syncthreads();
+  sampler_barrier();
   u64 total = 0;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -136,7 +168,7 @@ __device__ __forceinline__ int draw(const Survivors& kept, int count, int each, 
       if (next * kOne >= wanted && (i == 0 || running * kOne < wanted)) s.prefix_total = next;
       running = next;
     }
-    __syncthreads();
+    sampler_barrier();
     total = s.prefix_total;
   }
   const u64 threshold = ((word >> 8) * total) >> gpu::kShift;
@@ -153,12 +185,12 @@ __device__ __forceinline__ int draw(const Survivors& kept, int count, int each, 
 __device__ __forceinline__ int draw_ranked(const Survivors& kept, int count, int top_k, float largest, uint32_t top_p,
                                            uint32_t word, Shared& s) {
   const int t = static_cast<int>(threadIdx.x), mine = t / kHelpers;
-  __syncthreads();
+  sampler_barrier();
   if (t < count) {
     s.entries[t] = entry_of(kept.keys[t], kept.indices[t]);
     s.weights[t] = gpu::exp_weight(gpu::sub_rn(value_of(kept.keys[t]), largest));
   }
-  __syncthreads();
+  sampler_barrier();
   const u64 entry = mine < count ? s.entries[mine] : ~0ull;
   uint32_t rank = 0, before = 0;  // at most kRanked weights of 2^24
 #pragma unroll 4
@@ -176,12 +208,12 @@ __device__ __forceinline__ int draw_ranked(const Survivors& kept, int count, int
   const bool in = mine < count && t % kHelpers == 0 && rank <= last;
   const u64 start = before, next = start + (in ? s.weights[mine] : 0u);
   if (in && rank == last) s.total = next;
-  __syncthreads();
+  sampler_barrier();
   u64 total = s.total;
   if (top_p < kOne) {
     const u64 wanted = top_p * total;
     if (in && next * kOne >= wanted && (rank == 0 || start * kOne < wanted)) s.prefix_total = next;
-    __syncthreads();
+    sampler_barrier();
     total = s.prefix_total;
   }
   const u64 threshold = ((word >> 8) * total) >> gpu::kShift;
@@ -195,7 +227,7 @@ template <int EACH> __device__ __forceinline__ int pick_largest(const uint32_t (
   for (int j = 0; j < EACH; ++j) best = larger(best, entry_of(keys[j], threadIdx.x + j * kThreads));
   for (int mask = gpu::kGroup / 2; mask > 0; mask /= 2) best = larger(best, gpu::shfl_xor(best, mask));
   if (gpu::group_lane() == 0) s.best[gpu::group()] = best;
-  __syncthreads();
+  sampler_barrier();
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) best = larger(best, s.best[g]);
   return static_cast<int>(index_of(best));

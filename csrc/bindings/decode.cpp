@@ -137,6 +137,10 @@ void bind_decode(pybind11::module_& m) {
              d.replay(rows, count, pointer(stream));
            },
            arg("rows"), arg("count"), arg("stream"), release(), "As frames(rows, count), from its graph.")
+      .def("keep_logits",
+           [](Decoder& d, std::uintptr_t to) { d.keep_logits(static_cast<float*>(pointer(to))); }, arg("to"),
+           "The logits of each codebook stay at this address, see csrc/common/decode/decoder.h; 0: no longer. Not for "
+           "graphs that are captured already.")
       .def("forget_graphs", &Decoder::forget_graphs, "Frees all graphs.")
       .def("frame_bytes", &Decoder::frame_bytes, arg("rows"), arg("position"),
            "Bytes of one frame that must come from memory, with every row at `position`.");

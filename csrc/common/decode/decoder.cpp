@@ -28,8 +28,18 @@ LinearArguments product(const void* x, std::int32_t k, std::int32_t rows, void* 
 
 // ---------------------------------------------------------------- parts of a pass
 
-void Decoder::head(const Stack& stack, const Head& head, const void* x, std::int32_t rows, void* normed, void* stream) {
-  LinearArguments a = product(x, stack.geometry.hidden, rows, s_.logits, head.vocab, d_.dtype);
+const Head& Decoder::head_of(std::int32_t codebook) const {
+  return codebook == 0 ? d_.codec_head : d_.heads[static_cast<std::size_t>(codebook - 1)];
+}
+
+float* Decoder::logits_of(std::int32_t codebook) const {
+  const std::int64_t each = std::int64_t{d_.state.slots} * d_.state.vocab;
+  return kept_logits_ == nullptr ? s_.logits : kept_logits_ + codebook * each;
+}
+
+void Decoder::head(const Stack& stack, std::int32_t codebook, const void* x, std::int32_t rows, void* normed, void* stream) {
+  const Head& head = head_of(codebook);
+  LinearArguments a = product(x, stack.geometry.hidden, rows, logits_of(codebook), head.vocab, d_.dtype);
   a.norm_weight = stack.norm;
   a.eps = stack.geometry.eps;
   a.weight[0] = head.weight;
@@ -128,9 +138,9 @@ void Decoder::pick_code_0(std::int32_t rows, const std::int32_t* slots, std::int
 }
 
 SamplerArguments Decoder::sampler(std::int32_t codebook, std::int32_t rows, const std::int32_t* slots) const {
-  const Head& head = codebook == 0 ? d_.codec_head : d_.heads[static_cast<std::size_t>(codebook - 1)];
+  const Head& head = head_of(codebook);
   SamplerArguments a{};
-  a.logits = s_.logits;
+  a.logits = logits_of(codebook);
   a.row_stride = head.vocab;
   a.rows = rows;
   a.vocab = head.vocab;
@@ -158,7 +168,7 @@ void Decoder::predictor_pass(std::int32_t pass, std::int32_t rows, void* stream)
   columns.rows = rows;
   for (std::int32_t i = 0; i < stack.geometry.layers; ++i) layer(stack, i, s_.predictor_x, columns, stream);
   const void* last = row_of(s_.predictor_x, pass == 0 ? rows : 0, width, d_.dtype);
-  head(stack, d_.heads[static_cast<std::size_t>(pass)], last, rows, nullptr, stream);
+  head(stack, pass + 1, last, rows, nullptr, stream);
 
   SamplerArguments a = sampler(pass + 1, rows, s_.active);
   if (pass + 1 < static_cast<std::int32_t>(d_.inputs.size())) {  // the last code enters no further pass
@@ -208,7 +218,7 @@ void Decoder::frame(std::int32_t rows, std::int32_t index, void* stream) {
   columns.positions = s_.position;
   columns.pass = kTalkerStep;
   for (std::int32_t i = 0; i < d_.talker.geometry.layers; ++i) layer(d_.talker, i, s_.talker_x, columns, stream);
-  head(d_.talker, d_.codec_head, s_.talker_x, rows, s_.normed, stream);
+  head(d_.talker, 0, s_.talker_x, rows, s_.normed, stream);
   pick_code_0(rows, s_.active, 1, stream);
   end(rows, s_.active, 1, stream);
 }
@@ -272,7 +282,7 @@ void Decoder::prefill(const PackedPrompts& p, void* stream) {
   admit.x = s_.talker_x;
   admit.dtype = d_.dtype;
   frame_admit(admit, stream);
-  head(d_.talker, d_.codec_head, s_.talker_x, p.prompts, s_.normed, stream);
+  head(d_.talker, 0, s_.talker_x, p.prompts, s_.normed, stream);
   pick_code_0(p.prompts, p.slots, 0, stream);
   end(p.prompts, p.slots, 0, stream);
 }

@@ -100,6 +100,11 @@ class Decoder {
   void replay(std::int32_t rows, std::int32_t count, void* stream) const;
   void forget_graphs() { graphs_.clear(); }
 
+  // From the next launch on, the logits of each codebook stay until the next frame, for looking inside: those of codebook
+  // c from to[c * slots * vocab] on, fp32 [slots, vocabulary of its head], vocab being the talker's. nullptr: all go to
+  // one place in the workspace.
+  void keep_logits(float* to);
+
   // Bytes of one frame that must come from memory: weights once per pass, keys and values of rows at `position`.
   std::int64_t frame_bytes(std::int32_t rows, std::int32_t position) const;
 
@@ -128,7 +133,9 @@ class Decoder {
   void predictor_pass(std::int32_t pass, std::int32_t rows, void* stream);
   void layer(const Stack& stack, std::int32_t index, void* x, const Columns& columns, void* stream);
   void attend(const Stack& stack, std::int32_t index, const Columns& columns, void* stream);
-  void head(const Stack& stack, const Head& head, const void* x, std::int32_t rows, void* normed, void* stream);
+  void head(const Stack& stack, std::int32_t codebook, const void* x, std::int32_t rows, void* normed, void* stream);
+  const Head& head_of(std::int32_t codebook) const;
+  float* logits_of(std::int32_t codebook) const;
   SamplerArguments sampler(std::int32_t codebook, std::int32_t rows, const std::int32_t* slots) const;
   void pick_code_0(std::int32_t rows, const std::int32_t* slots, std::int32_t frame_offset, void* stream);
   void end(std::int32_t rows, const std::int32_t* slots, std::int32_t step, void* stream);
@@ -136,6 +143,7 @@ class Decoder {
 
   DecoderDescription d_;
   Scratch s_;
+  float* kept_logits_ = nullptr;
   std::map<std::pair<std::int32_t, std::int32_t>, Graph> graphs_;
 };
 

@@ -113,6 +113,12 @@ Decoder::Decoder(DecoderDescription description) : d_(std::move(description)), s
   s_ = carve(d_, static_cast<char*>(d_.workspace), &bytes);
 }
 
+void Decoder::keep_logits(float* to) {
+  for (const Head& h : d_.heads)
+    expect(h.vocab <= d_.state.vocab, "keep_logits: a head has more codes than the talker has tokens");
+  kept_logits_ = to;
+}
+
 void Decoder::check_frames(std::int32_t rows, std::int32_t count) const {
   expect(rows >= 1 && rows <= d_.state.slots,
          std::to_string(rows) + " rows, expected 1 to the " + std::to_string(d_.state.slots) + " slots");

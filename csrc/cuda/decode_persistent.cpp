@@ -37,6 +37,9 @@ struct alignas(128) BlockMemory {
   Sampling sampling;
   uint64_t full[kStages], empty[kStages], done[2], token, stored;
   uint32_t stuck;
+#ifdef QW_PROFILE
+  unsigned prof[64];
+#endif
 };
 
 // Uses of the exchange, as consumers and finisher count them alike.
@@ -83,48 +86,60 @@ __device__ __forceinline__ void product_done(uint32_t done, int& phase) {
   ++phase;
 }
 
-__device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeArea& area, BlockMemory& m, Ring ring, Watch watch) {
-  const int block = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+__device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeArea& area, BlockMemory& m, Ring ring, int warp, Watch watch) {
+  const int block = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
   const int copy = block % kCopies;
   const Exchange& e = area.copies[copy];
   const uint32_t done = shared_address(m.done), stored = shared_address(&m.stored);
   const Use use{a.constant_tags != 0};
   const int words = warp * 16 + lane % 4 * 4, pieces = warp * 4 + lane % 4;  // the lane's share of the warp's first unit
+#ifdef QW_PROFILE
+  Profile prof{static_cast<unsigned>(clock()), m.prof, threadIdx.x == 32};
+#endif
   int count = 0, phase = 0;
   uint32_t tag = 0, extra_tag = 0;
 #pragma unroll 1
-  for (int pass = 0; pass < Shape::passes; ++pass) {
+  for (int pass = 0;; ++pass) {
     const int columns = pass == 0 ? 2 : 1, column = lane_column(columns);
     // Where x is: the first layer's is no exchanged one.
     const uint32_t* x;
     if (pass == 0) {
       x = static_cast<const uint32_t*>(a.x) + (1 - column) * (Shape::hidden / 2);
     } else {
-      const int token = sample(a, area, copy, pass - 1, use.logits(pass - 1), m.sampling, block == 0, watch);
+      const bool last = pass == Shape::passes;
+      const int token = sample(a, area, copy, pass - 1, use.logits(pass - 1), last ? nullptr : a.inputs[pass], m.sampling, watch QW_PROF_ARG(20));
+      if (last) return;
       if (threadIdx.x == 0) arrive(shared_address(&m.token));
       x = reinterpret_cast<const uint32_t*>(input_row(a, pass, token));
     }
-    uint32_t x_tag = 0, check = 0, grow = kUnit;
+    uint32_t x_tag = 0, check = 0;
 #pragma unroll 1
     for (int layer = 0; layer < Shape::layers; ++layer, ++count) {
       const int buffer = count & 1;
       tag = use.layer(count);
       extra_tag = use.extra(count);
       const uint32_t lane_tag = column == kExtra ? extra_tag : tag;
-      normed_product<4>(ring, x + words, &m.norms[2 * layer][pieces], x_tag, check, grow, columns, m.partial[phase & 1], watch);
+      normed_product<4>(ring, x + words, &m.norms[2 * layer][pieces], x_tag, check, columns, m.partial[phase & 1], watch QW_PROF_ARG(0));
       product_done(done, phase);
 
       if (pass > 0 && layer == 0) wait(stored, static_cast<uint32_t>(pass - 1) & 1u, watch);
       {
+        gpu::Vector weight[2][kSteps];
         gpu::bf16* keys = static_cast<gpu::bf16*>(a.pool) + 2 * layer * a.pool_half + warp * kPositions * Shape::head_dim;
         const AttentionPlace place{e.qkv[buffer][0], keys, keys + a.pool_half, m.attended[0], pass + 1, columns, block == warp * 16};
-        attend(place, m.tables, layer, a.eps, tag, extra_tag, watch);
+        attend(place, m.tables, layer, a.eps, tag, extra_tag, watch, [&] {
+#ifdef QW_O_EARLY
+          take<2>(weight, ring, watch);
+#endif
+        } QW_PROF_ARG(3));
         if (place.stores && layer == Shape::layers - 1) asm volatile("bar.arrive 2, 64;" ::: "memory");
-      }
-      {
-        gpu::Vector weight[2][kSteps];
+        QW_TICK(6);
+#ifndef QW_O_EARLY
         take<2>(weight, ring, watch);
+#endif
+        QW_TICK(7);
         consumers_barrier();
+        QW_TICK(8);
         const gpu::Vector* v = m.attended[column] + pieces;
         Sums<1> sums;
         sums.clear();
@@ -133,36 +148,38 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
           sums.add([&](int) -> const gpu::Vector& { return weight[t / kSteps][t % kSteps]; }, v[t * 32]);
         sums.leave(m.partial[phase & 1], columns);
         product_done(done, phase);
+        QW_TICK(9);
       }
 
-      normed_product<6>(ring, e.attended[buffer][column] + words, &m.norms[2 * layer + 1][pieces], lane_tag, kTagBits, kGrow, columns,
-                        m.partial[phase & 1], watch);
+      normed_product<6>(ring, e.attended[buffer][column] + words, &m.norms[2 * layer + 1][pieces], lane_tag, kTagBits, columns,
+                        m.partial[phase & 1], watch QW_PROF_ARG(10));
       product_done(done, phase);
 
       {
         gpu::Vector weight[3][kSteps], v[3 * kSteps];
         take<3>(weight, ring, watch);
+        QW_TICK(13);
         const uint32_t* from = e.gated[buffer][column] + words;
         receive(v, [&](int t) { return from + t * 128; }, lane_tag, kTagBits, watch);
+        QW_TICK(14);
         Sums<1> sums;
         sums.clear();
 #pragma unroll
         for (int t = 0; t < 3 * kSteps; ++t)
-          sums.add([&](int) -> const gpu::Vector& { return weight[t / kSteps][t % kSteps]; }, scaled(v[t], kGrow));
+          sums.add([&](int) -> const gpu::Vector& { return weight[t / kSteps][t % kSteps]; }, v[t]);
         sums.leave(m.partial[phase & 1], columns);
         product_done(done, phase);
+        QW_TICK(15);
       }
       x = e.x[buffer][column];
       x_tag = lane_tag;
       check = kTagBits;
-      grow = kGrow;
     }
     // Of pass 0 the head wants position 1 alone, which is every lane's column from here on.
     x = e.x[(count - 1) & 1][kMain];
-    normed_product<2>(ring, x + words, &m.norms[2 * Shape::layers][pieces], tag, kTagBits, kGrow, 1, m.partial[phase & 1], watch);
+    normed_product<2>(ring, x + words, &m.norms[2 * Shape::layers][pieces], tag, kTagBits, 1, m.partial[phase & 1], watch QW_PROF_ARG(17));
     product_done(done, phase);
   }
-  sample(a, area, copy, Shape::passes - 1, use.logits(Shape::passes - 1), m.sampling, block == 0, watch);
 }
 
 // ---------------------------------------------------------------- the other warps
@@ -172,31 +189,61 @@ __device__ __forceinline__ void finish_all(const PersistentArguments& a, Exchang
   const uint32_t done = shared_address(m.done);
   const Use use{a.constant_tags != 0};
   Finisher f{a, area, block, lane, 0.0f, 0};
+  const Exchange& e = area.copies[block % kCopies];
   int count = 0, phase = 0;
+#ifdef QW_PROFILE
+  Profile prof{static_cast<unsigned>(clock()), m.prof + 32, lane == 0};
+#endif
+  int pk = 0;
+  static_cast<void>(pk);
   const auto next = [&]() -> const Partial& {
+    QW_TICK(2 * pk + 1);
     wait(done + 8 * (phase & 1), static_cast<uint32_t>(phase >> 1) & 1u, watch);
     __syncwarp();
+    pk = phase % 21 == 20 ? 4 : phase % 21 % 4;
+    QW_TICK(2 * pk);
     return m.partial[phase++ & 1];
   };
 #pragma unroll 1
   for (int pass = 0; pass < Shape::passes; ++pass) {
     const int columns = pass == 0 ? 2 : 1;
+    const uint32_t* in[kColumns] = {};  // x of the first layer's columns is no exchanged one
     if (pass == 0) {
       f.x = gpu::widen(static_cast<const gpu::bf16*>(a.x)[(1 - lane / 8 % 2) * Shape::hidden + block * 8 + lane % 8]);
+      in[kExtra] = static_cast<const uint32_t*>(a.x);
+      in[kMain] = in[kExtra] + Shape::hidden / 2;
     } else {
       wait(shared_address(&m.token), static_cast<uint32_t>(pass - 1) & 1u, watch);
-      f.x = gpu::widen(input_row(a, pass, m.sampling.token & (Shape::vocab - 1))[block * 8 + lane % 8]);
+      const gpu::bf16* row = input_row(a, pass, m.sampling.token & (Shape::vocab - 1));
+      f.x = gpu::widen(row[block * 8 + lane % 8]);
+      in[kMain] = reinterpret_cast<const uint32_t*>(row);
     }
+    uint32_t in_tag[kColumns] = {}, check = 0, grow = kUnit;
+    const auto scales = [&](float (&to)[kColumns], const uint32_t* main, const uint32_t* extra) {
+      to[kMain] = f.scale(main, in_tag[kMain], check, grow, watch);
+      to[kExtra] = 0.0f;
+      if (columns == 2) to[kExtra] = f.scale(extra, in_tag[kExtra], check, grow, watch);
+    };
 #pragma unroll 1
     for (int layer = 0; layer < Shape::layers; ++layer, ++count) {
       const int buffer = count & 1;
       const uint32_t tag = use.layer(count), extra_tag = use.extra(count);
-      f.qkv(next(), columns, buffer, tag, extra_tag);
-      f.residual(next(), columns, tag, extra_tag, [&](Exchange& e, int column) { return e.attended[buffer][column]; });
-      f.gated(next(), columns, buffer, tag, extra_tag);
-      f.residual(next(), columns, tag, extra_tag, [&](Exchange& e, int column) { return e.x[buffer][column]; });
+      float s[kColumns];
+      scales(s, in[kMain], in[kExtra]);
+      f.qkv(next(), columns, s, layer == 0 ? 1.0f : kGrowth, buffer, tag, extra_tag);
+      f.residual(next(), columns, 1.0f, tag, extra_tag, [&](Exchange& e, int column) { return e.attended[buffer][column]; });
+      in_tag[kMain] = tag;
+      in_tag[kExtra] = extra_tag;
+      check = kTagBits;
+      grow = kGrow;
+      scales(s, e.attended[buffer][kMain], e.attended[buffer][kExtra]);
+      f.gated(next(), columns, s, buffer, tag, extra_tag);
+      f.residual(next(), columns, kGrowth, tag, extra_tag, [&](Exchange& e, int column) { return e.x[buffer][column]; });
+      in[kMain] = e.x[buffer][kMain];
+      in[kExtra] = e.x[buffer][kExtra];
     }
-    f.head(next(), pass, use.logits(pass));
+    const float scale = f.scale(in[kMain], in_tag[kMain], check, grow, watch);
+    f.head(next(), scale, pass, use.logits(pass), m.sampling.row);
   }
 }
 
@@ -234,7 +281,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __gri
   if (a.active[0] < 0) return;
   BlockMemory& m = *reinterpret_cast<BlockMemory*>(dynamic);
   ExchangeArea& area = *static_cast<ExchangeArea*>(a.exchange);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = gpu::shfl(static_cast<int>(threadIdx.x) / 32, 0);  // known to be one for the warp
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       open_barrier(shared_address(&m.full[i]), 1);
@@ -253,8 +300,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __gri
   __syncthreads();
   Watch watch{nanoseconds() + static_cast<uint64_t>(a.timeout_ns), &m.stuck, 0};
   Ring ring{shared_address(m.ring), shared_address(m.full), shared_address(m.empty), static_cast<uint32_t>(a.depth) >> 31, 0, 0};
+#ifdef QW_PROFILE
+  if (threadIdx.x < 64) m.prof[threadIdx.x] = 0;
+  __syncthreads();
+#endif
   if (warp < kConsumerWarps) {
-    consume(a, area, m, ring, watch);
+    consume(a, area, m, ring, warp, watch);
   } else if (warp == kFinisher) {
     finish_all(a, area, m, watch);
   } else if (warp == kFiller) {
@@ -263,12 +314,18 @@ __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __gri
     keep(area, m, watch);
   }
   __syncthreads();
+#ifdef QW_PROFILE
+  if (threadIdx.x < 64) profile[blockIdx.x][threadIdx.x] = m.prof[threadIdx.x];
+#endif
   if (threadIdx.x == 0 && m.stuck != 0) atomicOr(a.status, kPredictorStuck);
 #endif
 }
 
 }  // namespace
 
+#ifdef QW_PROFILE
+std::int64_t persistent_profile(unsigned long long* to) { return cudaMemcpyFromSymbol(to, profile, sizeof(profile)); }
+#endif
 std::int64_t persistent_exchange_bytes() { return static_cast<std::int64_t>(sizeof(ExchangeArea)); }
 
 void persistent_predictor(const PersistentArguments& a, void* stream) {

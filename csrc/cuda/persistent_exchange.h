@@ -50,9 +50,6 @@ struct Watch {
   // Called after a try in vain by a whole warp, or by one thread for itself.
   __device__ __forceinline__ bool over() {
     if ((++tries & 1023u) != 0) return false;
-    return is_over();
-  }
-  __device__ __noinline__ bool is_over() {
     if (*stuck == 0 && nanoseconds() < deadline) return false;
     *stuck = 1;
     tries = ~0u;  // the next try in vain comes here at once
@@ -60,10 +57,20 @@ struct Watch {
   }
 };
 
+#ifdef QW_PROFILE
+__device__ unsigned long long profile[128][64];
+struct Profile { unsigned last; unsigned* acc; bool on;
+  __device__ __forceinline__ void tick(int i) { if (on) { unsigned t = clock(); acc[i] += t - last; last = t; } } };
+#define QW_TICK(i) prof.tick(i)
+#else
+#define QW_TICK(i)
+#endif
+
 // ---------------------------------------------------------------- words
 
 constexpr uint32_t kTagBits = 0x40004000u;  // the highest exponent bits of two bf16
 constexpr uint32_t kShrink = 0x2f802f80u, kGrow = 0x4f804f80u, kUnit = 0x3f803f80u;  // 2^-32, 2^32 and 1 in both halves
+constexpr float kGrowth = 4294967296.0f;
 
 // The n-th use of a word in a launch has the tag n % 3 + 1, its last one 0.
 __device__ __forceinline__ uint32_t tag_of(int use, bool last, bool constant) {

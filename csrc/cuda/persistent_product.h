@@ -6,6 +6,15 @@
 
 namespace qwen3tts {
 namespace persistent {
+#ifdef QW_PROFILE
+#define QW_PROF_PARAM , Profile& prof, int pb
+#define QW_PROF_ARG(n) , prof, n
+#define QW_TICKB(i) prof.tick(pb + i)
+#else
+#define QW_PROF_PARAM
+#define QW_PROF_ARG(n)
+#define QW_TICKB(i)
+#endif
 
 // Chain c of a unit has words c and c + 2 of a lane's 16 bytes; else words 2 c and 2 c + 1.
 #ifndef QW_WORDS_APART
@@ -18,7 +27,6 @@ constexpr int kRed = 52;
 
 struct Partial {  // of a product, double: [slice][column]
   float sums[kConsumerWarps][kColumns][kRed];
-  float squares[kConsumerWarps][kColumns];
 };
 
 // The column that a lane multiplies with: of 8 there are 2, several times, or once if columns is 1.
@@ -84,13 +92,6 @@ template <int GROUPS> struct Sums {
   }
 };
 
-__device__ __forceinline__ void leave_squares(Partial& to, int columns, float squares) {
-  squares = gpu::add_rn(squares, gpu::shfl_xor(squares, 1));
-  squares = gpu::add_rn(squares, gpu::shfl_xor(squares, 2));
-  const int lane = static_cast<int>(threadIdx.x) % 32, column = lane / (kApart ? 8 : 4);
-  if (lane % (kApart ? 8 : 4) == 0 && column < columns) to.squares[threadIdx.x / 32][column] = squares;
-}
-
 __device__ __forceinline__ float with_squares(float sum, const gpu::Vector& v) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -102,29 +103,37 @@ __device__ __forceinline__ float with_squares(float sum, const gpu::Vector& v) {
 }
 
 // The consumers' part of norm(x) W for GROUPS times 8 rows of weights and k = 1024. x: the lane's words of the warp's first
-// unit; norm: likewise in shared memory.
+// unit; norm: likewise in shared memory. Exchanged words are used as they are, 2^32 times too small: what comes of it is
+// too small by as much, to the bit.
 template <int GROUPS>
 __device__ __forceinline__ void normed_product(Ring& ring, const uint32_t* x, const gpu::Vector* norm, uint32_t tag,
-                                               uint32_t check, uint32_t grow, int columns, Partial& to, Watch& watch) {
+                                               uint32_t check, int columns, Partial& to, Watch& watch QW_PROF_PARAM) {
   gpu::Vector weight[GROUPS][kSteps], v[kSteps], norm_weight[kSteps];
   take<GROUPS>(weight, ring, watch);
 #pragma unroll
   for (int t = 0; t < kSteps; ++t) norm_weight[t] = norm[t * 32];
+  QW_TICKB(0);
   receive(v, [&](int t) { return x + t * 128; }, tag, check, watch);
+  QW_TICKB(1);
   Sums<GROUPS> sums;
   sums.clear();
-  float squares = 0.0f;
 #pragma unroll
   for (int t = 0; t < kSteps; ++t) {
-    const gpu::Vector one = scaled(v[t], grow);
-    squares = with_squares(squares, one);
     gpu::Vector u;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) u.word[i] = gpu::multiply_pairs<gpu::bf16>(one.word[i], norm_weight[t].word[i]);
+    for (int i = 0; i < 4; ++i) u.word[i] = gpu::multiply_pairs<gpu::bf16>(v[t].word[i], norm_weight[t].word[i]);
     sums.add([&](int group) -> const gpu::Vector& { return weight[group][t]; }, u);
   }
   sums.leave(to, columns);
-  leave_squares(to, columns, squares);
+  QW_TICKB(2);
+}
+
+// A logit as it is handed over: its key in the lower half, the tag and what is wrong with it in the upper one.
+__device__ __forceinline__ gpu::u64 logit_word(float logit, const SamplerRow& row, uint32_t tag) {
+  const float v = gpu::div_rn(logit, row.do_sample != 0 ? row.temperature : 1.0f);
+  const uint32_t status = (gpu::is_finite(logit) ? 0u : static_cast<uint32_t>(kSamplerNotFinite)) |
+                          (v == v ? 0u : static_cast<uint32_t>(kSamplerNoPick));
+  return static_cast<gpu::u64>(status << 2 | tag) << 32 | (v == v ? gpu::key_of(v) : 0u);
 }
 
 // ---------------------------------------------------------------- the finishing warp
@@ -136,17 +145,26 @@ struct Finisher {
   float x;        // lanes 0 .. 15: x of row lane % 8 of this block's, column lane / 8
   uint32_t lost;  // what did not fit into exchanged words
 
-  __device__ __forceinline__ float total(const Partial& p, int column, int row) const {
+  __device__ __forceinline__ float total(const Partial& p, int column, int row, float grow) const {
     float sum = p.sums[0][column][row];
 #pragma unroll
     for (int s = 1; s < kConsumerWarps; ++s) sum = gpu::add_rn(sum, p.sums[s][column][row]);
-    return sum;
+    return gpu::mul_rn(sum, grow);
   }
-  __device__ __forceinline__ float scale(const Partial& p, int column) const {
-    float squares = p.squares[0][column];
+  // The norm's scale of x [hidden]: while the consumers make its product. Lane 4 s + q sums quarter q of slice s.
+  __device__ __forceinline__ float scale(const uint32_t* x, uint32_t tag, uint32_t check, uint32_t grow, Watch& watch) const {
+    gpu::Vector v[kSteps];
+    const uint32_t* from = x + lane / 4 * 16 + lane % 4 * 4;
+    receive(v, [&](int t) { return from + t * 128; }, tag, check, watch);
+    float squares = 0.0f;
 #pragma unroll
-    for (int s = 1; s < kConsumerWarps; ++s) squares = gpu::add_rn(squares, p.squares[s][column]);
-    return gpu::div_rn(1.0f, sqrtf(gpu::add_rn(gpu::div_rn(squares, static_cast<float>(Shape::hidden)), a.eps)));
+    for (int t = 0; t < kSteps; ++t) squares = with_squares(squares, scaled(v[t], grow));
+    squares = gpu::add_rn(squares, gpu::shfl_xor(squares, 1));
+    squares = gpu::add_rn(squares, gpu::shfl_xor(squares, 2));
+    float sum = gpu::shfl(squares, 0);
+#pragma unroll
+    for (int s = 1; s < kConsumerWarps; ++s) sum = gpu::add_rn(sum, gpu::shfl(squares, 4 * s));
+    return gpu::div_rn(1.0f, sqrtf(gpu::add_rn(gpu::mul_rn(sum, 1.0f / static_cast<float>(Shape::hidden)), a.eps)));
   }
   static __device__ __forceinline__ float rounded(float v) {
     return gpu::from_bits(gpu::pack<gpu::bf16>(0.0f, v) & 0xffff0000u);
@@ -162,22 +180,25 @@ struct Finisher {
       for (int i = 0; i < kCopies; ++i) store_word(place(area.copies[i]), word);
   }
 
-  // q, k, v: 32 outputs.
-  __device__ __forceinline__ void qkv(const Partial& p, int columns, int buffer, uint32_t tag, uint32_t extra_tag) {
+  // q, k, v: 32 outputs. `scales`: of the columns. `grow`: what sums are too small by.
+  __device__ __forceinline__ void qkv(const Partial& p, int columns, const float (&scales)[kColumns], float grow, int buffer,
+                                      uint32_t tag, uint32_t extra_tag) {
 #pragma unroll 1
     for (int column = 0; column < columns; ++column) {
-      const float v = gpu::mul_rn(total(p, column, lane), scale(p, column));
+      const float v = gpu::mul_rn(total(p, column, lane, grow), column == kMain ? scales[kMain] : scales[kExtra]);
       send(v, true, column == kMain ? tag : extra_tag,
            [&](Exchange& e) { return &e.qkv[buffer][column][block * 16 + lane / 2]; });
     }
   }
   // silu(gate) * up: 24 outputs.
-  __device__ __forceinline__ void gated(const Partial& p, int columns, int buffer, uint32_t tag, uint32_t extra_tag) {
+  __device__ __forceinline__ void gated(const Partial& p, int columns, const float (&scales)[kColumns], int buffer, uint32_t tag,
+                                        uint32_t extra_tag) {
 #pragma unroll 1
     for (int column = 0; column < columns; ++column) {
       const int row = lane < 24 ? lane : 0;
-      const float s = scale(p, column);
-      const float gate = rounded(gpu::mul_rn(total(p, column, row), s)), up = rounded(gpu::mul_rn(total(p, column, 24 + row), s));
+      const float s = column == kMain ? scales[kMain] : scales[kExtra];
+      const float gate = rounded(gpu::mul_rn(total(p, column, row, kGrowth), s));
+      const float up = rounded(gpu::mul_rn(total(p, column, 24 + row, kGrowth), s));
       const float silu = gpu::div_rn(gate, gpu::add_rn(1.0f, expf(-gate)));
       send(gpu::mul_rn(rounded(silu), up), lane < 24, column == kMain ? tag : extra_tag,
            [&](Exchange& e) { return &e.gated[buffer][column][block * 12 + lane / 2]; });
@@ -185,19 +206,20 @@ struct Finisher {
   }
   // x += product: 8 outputs of each column.
   template <class Words>
-  __device__ __forceinline__ void residual(const Partial& p, int columns, uint32_t tag, uint32_t extra_tag, const Words& words) {
+  __device__ __forceinline__ void residual(const Partial& p, int columns, float grow, uint32_t tag, uint32_t extra_tag,
+                                           const Words& words) {
     const int column = lane / 8 % 2, row = lane % 8;
     const bool mine = lane < 8 * columns;
-    if (mine) x = rounded(gpu::add_rn(x, rounded(total(p, column, row))));
+    if (mine) x = rounded(gpu::add_rn(x, rounded(total(p, column, row, grow))));
     send(x, mine, column == kMain ? tag : extra_tag, [&](Exchange& e) { return words(e, column) + block * 4 + row / 2; });
   }
   // 16 logits. After a value that did not fit they are NaN, which the picks notice.
-  __device__ __forceinline__ void head(const Partial& p, int pass, uint32_t tag) {
+  __device__ __forceinline__ void head(const Partial& p, float scale, int pass, uint32_t tag, const SamplerRow& row) {
     const bool fits = !__any_sync(0xffffffffu, lost != 0);
-    float v = gpu::mul_rn(total(p, kMain, lane % 16), scale(p, kMain));
+    float v = gpu::mul_rn(total(p, kMain, lane % 16, kGrowth), scale);
     v = fits ? v : gpu::from_bits(0x7fffffffu);
     if (lane >= 16) return;
-    const gpu::u64 word = static_cast<gpu::u64>(tag) << 32 | gpu::to_bits(v);
+    const gpu::u64 word = logit_word(v, row, tag);
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) store_long_word(&area.copies[i].logits[pass & 1][block * 16 + lane], word);
     if (a.logits != nullptr) a.logits[pass * a.logits_stride + block * 16 + lane] = v;

@@ -155,6 +155,9 @@ class RuntimeOptions:
     """prompt rows + frames of one text; None = what the model was made for"""
     kv_bytes: int | None = None
     """memory for keys and values of all rows together; None = no limit of its own"""
+    text_table: Literal["host", "device"] = "host"
+    """where a GPU's table of text tokens lies, 0.62 GB of which a text needs a few rows: in page-locked host memory, or
+    on the device"""
 
     def __post_init__(self) -> None:
         _whole("max_streams", self.max_streams, 1)
@@ -162,6 +165,7 @@ class RuntimeOptions:
             _whole("max_positions", self.max_positions, 16)
         if self.kv_bytes is not None:
             _whole("kv_bytes", self.kv_bytes, 1)
+        _choice("text_table", self.text_table, ("host", "device"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,10 @@ def capture_graphs(
                 "captured %d frame%s of %d row%s: %d launches, %.0f ms, %.1f MB",
                 depth, "" if depth == 1 else "s", count, "" if count == 1 else "s", launches, 1e3 * seconds, used / 1e6,
             )  # fmt: skip
+    logger.info(
+        "captured %d graphs in %.2f s, %.1f MB",
+        len(made), sum(graph.seconds for graph in made), sum(graph.nbytes for graph in made) / 1e6,
+    )  # fmt: skip
     return tuple(made)
 
 

@@ -35,7 +35,7 @@ struct alignas(128) BlockMemory {
   gpu::Vector attended[kColumns][Shape::heads * Shape::head_dim / 8];
   Partial partial[2];
   Sampling sampling;
-  uint64_t full[kStages], empty[kStages], done[2], token, stored;
+  uint64_t full[kStages], empty[kStages], done[2], received[2], token, stored;
   uint32_t stuck;
 #ifdef QW_PROFILE
   unsigned prof[64];
@@ -90,8 +90,8 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
   const int block = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
   const int copy = block % kCopies;
   const Exchange& e = area.copies[copy];
-  const uint32_t done = shared_address(m.done), stored = shared_address(&m.stored);
-  const Use use{a.constant_tags != 0};
+  const uint32_t done = shared_address(m.done), received = shared_address(m.received), stored = shared_address(&m.stored);
+  const Use use{a.fault == kConstantTags};
   const int words = warp * 16 + lane % 4 * 4, pieces = warp * 4 + lane % 4;  // the lane's share of the warp's first unit
 #ifdef QW_PROFILE
   Profile prof{static_cast<unsigned>(clock()), m.prof, threadIdx.x == 32};
@@ -119,7 +119,7 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
       tag = use.layer(count);
       extra_tag = use.extra(count);
       const uint32_t lane_tag = column == kExtra ? extra_tag : tag;
-      normed_product<4>(ring, x + words, &m.norms[2 * layer][pieces], x_tag, check, columns, m.partial[phase & 1], watch QW_PROF_ARG(0));
+      normed_product<4>(ring, x + words, &m.norms[2 * layer][pieces], x_tag, check, columns, m.partial[phase & 1], received + 8 * (phase & 1), watch QW_PROF_ARG(0));
       product_done(done, phase);
 
       if (pass > 0 && layer == 0) wait(stored, static_cast<uint32_t>(pass - 1) & 1u, watch);
@@ -152,7 +152,7 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
       }
 
       normed_product<6>(ring, e.attended[buffer][column] + words, &m.norms[2 * layer + 1][pieces], lane_tag, kTagBits, columns,
-                        m.partial[phase & 1], watch QW_PROF_ARG(10));
+                        m.partial[phase & 1], received + 8 * (phase & 1), watch QW_PROF_ARG(10));
       product_done(done, phase);
 
       {
@@ -177,7 +177,7 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
     }
     // Of pass 0 the head wants position 1 alone, which is every lane's column from here on.
     x = e.x[(count - 1) & 1][kMain];
-    normed_product<2>(ring, x + words, &m.norms[2 * Shape::layers][pieces], tag, kTagBits, 1, m.partial[phase & 1], watch QW_PROF_ARG(17));
+    normed_product<2>(ring, x + words, &m.norms[2 * Shape::layers][pieces], tag, kTagBits, 1, m.partial[phase & 1], received + 8 * (phase & 1), watch QW_PROF_ARG(17));
     product_done(done, phase);
   }
 }
@@ -187,9 +187,8 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
 __device__ __forceinline__ void finish_all(const PersistentArguments& a, ExchangeArea& area, BlockMemory& m, Watch watch) {
   const int lane = static_cast<int>(threadIdx.x) % 32, block = static_cast<int>(blockIdx.x);
   const uint32_t done = shared_address(m.done);
-  const Use use{a.constant_tags != 0};
+  const Use use{a.fault == kConstantTags};
   Finisher f{a, area, block, lane, 0.0f, 0};
-  const Exchange& e = area.copies[block % kCopies];
   int count = 0, phase = 0;
 #ifdef QW_PROFILE
   Profile prof{static_cast<unsigned>(clock()), m.prof + 32, lane == 0};
@@ -204,46 +203,44 @@ __device__ __forceinline__ void finish_all(const PersistentArguments& a, Exchang
     QW_TICK(2 * pk);
     return m.partial[phase++ & 1];
   };
+  // Of products behind a norm, before next(): of every second one but the heads, so of both places in turns.
+  uint32_t received[2] = {0, 0};
+  const auto scales = [&](float (&to)[kColumns], int columns, uint32_t grow) {
+    const int place = phase & 1;
+    wait(shared_address(&m.received[place]), place == 0 ? received[0] : received[1], watch);
+    (place == 0 ? received[0] : received[1]) ^= 1u;
+    __syncwarp();
+    to[kMain] = to[kExtra] = 0.0f;
+#pragma unroll 1
+    for (int column = 0; column < columns; ++column) {
+      const float scale = f.scale(m.partial[place], column, grow);
+      (column == kMain ? to[kMain] : to[kExtra]) = scale;
+    }
+  };
 #pragma unroll 1
   for (int pass = 0; pass < Shape::passes; ++pass) {
     const int columns = pass == 0 ? 2 : 1;
-    const uint32_t* in[kColumns] = {};  // x of the first layer's columns is no exchanged one
     if (pass == 0) {
       f.x = gpu::widen(static_cast<const gpu::bf16*>(a.x)[(1 - lane / 8 % 2) * Shape::hidden + block * 8 + lane % 8]);
-      in[kExtra] = static_cast<const uint32_t*>(a.x);
-      in[kMain] = in[kExtra] + Shape::hidden / 2;
     } else {
       wait(shared_address(&m.token), static_cast<uint32_t>(pass - 1) & 1u, watch);
-      const gpu::bf16* row = input_row(a, pass, m.sampling.token & (Shape::vocab - 1));
-      f.x = gpu::widen(row[block * 8 + lane % 8]);
-      in[kMain] = reinterpret_cast<const uint32_t*>(row);
+      f.x = gpu::widen(input_row(a, pass, m.sampling.token & (Shape::vocab - 1))[block * 8 + lane % 8]);
     }
-    uint32_t in_tag[kColumns] = {}, check = 0, grow = kUnit;
-    const auto scales = [&](float (&to)[kColumns], const uint32_t* main, const uint32_t* extra) {
-      to[kMain] = f.scale(main, in_tag[kMain], check, grow, watch);
-      to[kExtra] = 0.0f;
-      if (columns == 2) to[kExtra] = f.scale(extra, in_tag[kExtra], check, grow, watch);
-    };
 #pragma unroll 1
     for (int layer = 0; layer < Shape::layers; ++layer, ++count) {
       const int buffer = count & 1;
       const uint32_t tag = use.layer(count), extra_tag = use.extra(count);
       float s[kColumns];
-      scales(s, in[kMain], in[kExtra]);
+      scales(s, columns, layer == 0 ? kUnit : kGrow);
       f.qkv(next(), columns, s, layer == 0 ? 1.0f : kGrowth, buffer, tag, extra_tag);
       f.residual(next(), columns, 1.0f, tag, extra_tag, [&](Exchange& e, int column) { return e.attended[buffer][column]; });
-      in_tag[kMain] = tag;
-      in_tag[kExtra] = extra_tag;
-      check = kTagBits;
-      grow = kGrow;
-      scales(s, e.attended[buffer][kMain], e.attended[buffer][kExtra]);
+      scales(s, columns, kGrow);
       f.gated(next(), columns, s, buffer, tag, extra_tag);
       f.residual(next(), columns, kGrowth, tag, extra_tag, [&](Exchange& e, int column) { return e.x[buffer][column]; });
-      in[kMain] = e.x[buffer][kMain];
-      in[kExtra] = e.x[buffer][kExtra];
     }
-    const float scale = f.scale(in[kMain], in_tag[kMain], check, grow, watch);
-    f.head(next(), scale, pass, use.logits(pass), m.sampling.row);
+    float s[kColumns];
+    scales(s, 1, kGrow);
+    f.head(next(), s[kMain], pass, use.logits(pass), m.sampling.row);
   }
 }
 
@@ -278,7 +275,7 @@ __device__ __forceinline__ void keep(ExchangeArea& area, BlockMemory& m, Watch w
 __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __grid_constant__ PersistentArguments a) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char dynamic[];
-  if (a.active[0] < 0) return;
+  if (a.active[0] < 0 || (*a.status & kPredictorStuck) != 0) return;
   BlockMemory& m = *reinterpret_cast<BlockMemory*>(dynamic);
   ExchangeArea& area = *static_cast<ExchangeArea*>(a.exchange);
   const int warp = gpu::shfl(static_cast<int>(threadIdx.x) / 32, 0);  // known to be one for the warp
@@ -289,6 +286,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __gri
     }
     open_barrier(shared_address(&m.done[0]), kConsumerWarps);
     open_barrier(shared_address(&m.done[1]), kConsumerWarps);
+    open_barrier(shared_address(&m.received[0]), kConsumerWarps);
+    open_barrier(shared_address(&m.received[1]), kConsumerWarps);
     open_barrier(shared_address(&m.token), 1);
     open_barrier(shared_address(&m.stored), 1);
     m.stuck = 0;
@@ -327,6 +326,34 @@ __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __gri
 std::int64_t persistent_profile(unsigned long long* to) { return cudaMemcpyFromSymbol(to, profile, sizeof(profile)); }
 #endif
 std::int64_t persistent_exchange_bytes() { return static_cast<std::int64_t>(sizeof(ExchangeArea)); }
+
+std::string persistent_device_problem();
+void clear_persistent_exchange(void* exchange, void* stream);
+
+std::string persistent_device_problem() {
+  int device = 0, cooperative = 0, major = 0, processors = 0, shared = 0, resident = 0;
+  gpu::check(cudaGetDevice(&device), "persistent code predictor");
+  const auto ask = [&](int& value, cudaDeviceAttr attribute) {
+    gpu::check(cudaDeviceGetAttribute(&value, attribute, device), "persistent code predictor");
+  };
+  ask(major, cudaDevAttrComputeCapabilityMajor);
+  ask(cooperative, cudaDevAttrCooperativeLaunch);
+  ask(processors, cudaDevAttrMultiProcessorCount);
+  ask(shared, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (major < 9) return "the card's compute capability is below 9.0";
+  if (cooperative == 0) return "the card has no cooperative launches";
+  if (processors < kBlocks) return "the card has " + std::to_string(processors) + " multiprocessors, fewer than " + std::to_string(kBlocks);
+  if (shared < static_cast<int>(sizeof(BlockMemory)))
+    return "a block of the card has " + std::to_string(shared) + " bytes of shared memory, fewer than " + std::to_string(sizeof(BlockMemory));
+  gpu::allow_shared(&predictor_kernel, sizeof(BlockMemory));
+  gpu::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, &predictor_kernel, kBlockThreads, sizeof(BlockMemory)),
+             "persistent code predictor");
+  return resident * processors >= kBlocks ? "" : "the card has no room for all blocks at the same time";
+}
+
+void clear_persistent_exchange(void* exchange, void* stream) {
+  gpu::check(cudaMemsetAsync(exchange, 0, sizeof(ExchangeArea), gpu::stream_of(stream)), "clearing the exchange");
+}
 
 void persistent_predictor(const PersistentArguments& a, void* stream) {
   gpu::allow_shared(&predictor_kernel, sizeof(BlockMemory));

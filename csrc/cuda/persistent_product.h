@@ -27,6 +27,7 @@ constexpr int kRed = 52;
 
 struct Partial {  // of a product, double: [slice][column]
   float sums[kConsumerWarps][kColumns][kRed];
+  gpu::Vector x[kColumns][Shape::hidden / 8];  // as the consumers have received it, for the norm's scale
 };
 
 // The column that a lane multiplies with: of 8 there are 2, several times, or once if columns is 1.
@@ -107,7 +108,7 @@ __device__ __forceinline__ float with_squares(float sum, const gpu::Vector& v) {
 // too small by as much, to the bit.
 template <int GROUPS>
 __device__ __forceinline__ void normed_product(Ring& ring, const uint32_t* x, const gpu::Vector* norm, uint32_t tag,
-                                               uint32_t check, int columns, Partial& to, Watch& watch QW_PROF_PARAM) {
+                                               uint32_t check, int columns, Partial& to, uint32_t received, Watch& watch QW_PROF_PARAM) {
   gpu::Vector weight[GROUPS][kSteps], v[kSteps], norm_weight[kSteps];
   take<GROUPS>(weight, ring, watch);
 #pragma unroll
@@ -115,6 +116,14 @@ __device__ __forceinline__ void normed_product(Ring& ring, const uint32_t* x, co
   QW_TICKB(0);
   receive(v, [&](int t) { return x + t * 128; }, tag, check, watch);
   QW_TICKB(1);
+  {  // the finisher takes the norm's scale from it meanwhile
+    const int lane = static_cast<int>(threadIdx.x) % 32, column = lane / (kApart ? 8 : 4);
+    if (lane % (kApart ? 8 : 4) < 4 && column < columns)
+#pragma unroll
+      for (int t = 0; t < kSteps; ++t) to.x[column][static_cast<int>(threadIdx.x) / 32 * 4 + lane % 4 + t * 32] = v[t];
+    __syncwarp();
+    if (lane == 0) arrive(received);
+  }
   Sums<GROUPS> sums;
   sums.clear();
 #pragma unroll
@@ -152,13 +161,10 @@ struct Finisher {
     return gpu::mul_rn(sum, grow);
   }
   // The norm's scale of x [hidden]: while the consumers make its product. Lane 4 s + q sums quarter q of slice s.
-  __device__ __forceinline__ float scale(const uint32_t* x, uint32_t tag, uint32_t check, uint32_t grow, Watch& watch) const {
-    gpu::Vector v[kSteps];
-    const uint32_t* from = x + lane / 4 * 16 + lane % 4 * 4;
-    receive(v, [&](int t) { return from + t * 128; }, tag, check, watch);
+  __device__ __forceinline__ float scale(const Partial& p, int column, uint32_t grow) const {
     float squares = 0.0f;
 #pragma unroll
-    for (int t = 0; t < kSteps; ++t) squares = with_squares(squares, scaled(v[t], grow));
+    for (int t = 0; t < kSteps; ++t) squares = with_squares(squares, scaled(p.x[column][lane + t * 32], grow));
     squares = gpu::add_rn(squares, gpu::shfl_xor(squares, 1));
     squares = gpu::add_rn(squares, gpu::shfl_xor(squares, 2));
     float sum = gpu::shfl(squares, 0);
@@ -218,7 +224,7 @@ struct Finisher {
     const bool fits = !__any_sync(0xffffffffu, lost != 0);
     float v = gpu::mul_rn(total(p, kMain, lane % 16, kGrowth), scale);
     v = fits ? v : gpu::from_bits(0x7fffffffu);
-    if (lane >= 16) return;
+    if (lane >= 16 || (a.fault == kSilentBlock && block == 0)) return;
     const gpu::u64 word = logit_word(v, row, tag);
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) store_long_word(&area.copies[i].logits[pass & 1][block * 16 + lane], word);

@@ -10,13 +10,15 @@
 // is not a dependent launch, nor may one follow it that does not wait for its end.
 //
 // A block that waits longer than `timeout_ns` marks the slot's status with kPredictorStuck and stops waiting, as do then
-// all others: the kernel ends, with codes that mean nothing. The exchange must be zeroed before the next launch then, and
-// before the first one; else never.
+// all others: the kernel ends, with codes that mean nothing, and while that is in the status nothing more is done. The
+// exchange must be zeroed then before the status is cleared, and before the first launch; else never.
 //
 // Bytes that must move: all weights, once per pass. Between passes a part of them stays in the second-level cache.
 #pragma once
 
 #include "common/decode/decoder.h"
+
+#include <string>
 
 namespace qwen3tts {
 
@@ -49,11 +51,20 @@ struct PersistentArguments {
   std::int64_t timeout_ns;
   std::int32_t depth;           // stages of weights (16 KB) on their way to a block at a time
   std::int32_t pinned;          // stages of a pass's 75 that are to stay in the second-level cache
-  std::int32_t constant_tags;   // 1: words do not say for which use they are. Wrong results; for tests of the tests.
+  std::int32_t fault;           // kFaultless, or for tests one of the next two
 };
 
-// Why the kernel cannot be used on the current device; an empty string: it can.
+enum PersistentFault : std::int32_t {
+  kFaultless = 0,
+  kConstantTags = 1,  // words do not say for which use they are: wrong results
+  kSilentBlock = 2,   // one block never sends its logits: the others wait in vain
+};
+
+// Why the kernel cannot be used or is not wanted, on the current device; an empty string: it can. Stages of weights on
+// their way and kept, as measured to be best, are kPersistentDepth and kPersistentPinned.
 std::string persistent_predictor_problem(const DecoderDescription& description);
+
+constexpr std::int32_t kPersistentDepth = 2, kPersistentPinned = 10;
 
 std::int64_t persistent_exchange_bytes();
 

@@ -28,14 +28,22 @@ using namespace persistent;
 constexpr int kFinisher = kConsumerWarps, kFiller = kFinisher + 1, kKeeper = kFiller + 1, kWarps = kKeeper + 1;
 constexpr int kBlockThreads = kWarps * 32;
 
+using GatedSlices = gpu::Vector[kColumns][kConsumerWarps][Shape::intermediate / 8 / kConsumerWarps];
+
 struct alignas(128) BlockMemory {
   unsigned char ring[kStages * kStageBytes];
   gpu::Vector norms[2 * Shape::layers + 1][Shape::hidden / 8];  // input and post norm of each layer, final norm
   HeadTables tables;
-  gpu::Vector attended[kColumns][Shape::heads * Shape::head_dim / 8];
+  union {
+    struct {
+      gpu::Vector attended[kColumns][Shape::heads * Shape::head_dim / 8];
+      GatedSlices gated;
+    };
+    SlowSampling slow;  // between passes
+  };
   Partial partial[2];
   Sampling sampling;
-  uint64_t full[kStages], empty[kStages], done[2], received[2], token, stored;
+  uint64_t full[kStages], empty[kStages], done[2], received[2], token, made, stored;
   uint32_t stuck;
 #ifdef QW_PROFILE
   unsigned prof[64];
@@ -80,6 +88,41 @@ __device__ __forceinline__ const gpu::bf16* input_row(const PersistentArguments&
 
 // ---------------------------------------------------------------- consumers
 
+// A warp's slice of the gated vector, 48 pieces of 16 bytes of each column, into shared memory.
+__device__ __forceinline__ void receive_gated(GatedSlices& to, const uint32_t* from, int warp, int columns, uint32_t tag,
+                                              uint32_t extra_tag, Watch& watch) {
+  constexpr int pieces = Shape::intermediate / 8 / kConsumerWarps;  // of a slice
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  gpu::Vector v[3];
+  uint32_t wrong;
+  do {
+    wrong = 0;
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+      if (k == 2 && columns == 1) continue;
+      const int i = lane + 32 * k, column = columns == 2 && i >= pieces ? 1 : 0, piece = i < pieces ? i : columns == 2 ? i - pieces : i - 16;
+      v[k] = load_shared_words(from + column * (Shape::intermediate / 2) + (warp * pieces + piece) * 4);
+    }
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+      if (k == 2 && columns == 1) continue;
+      const uint32_t own = columns == 2 && lane + 32 * k >= pieces ? extra_tag : tag;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        v[k].word[i] ^= own;
+        wrong |= v[k].word[i];
+      }
+    }
+  } while (__any_sync(0xffffffffu, (wrong & kTagBits) != 0) && !__any_sync(0xffffffffu, watch.over()));
+#pragma unroll
+  for (int k = 0; k < 3; ++k) {
+    const int i = lane + 32 * k;
+    if (i < pieces) to[kMain][warp][i] = v[k];
+    else if (columns == 2) to[kExtra][warp][i - pieces] = v[k];
+  }
+  __syncwarp();
+}
+
 __device__ __forceinline__ void product_done(uint32_t done, int& phase) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) arrive(done + 8 * (phase & 1));
@@ -92,7 +135,9 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
   const Exchange& e = area.copies[copy];
   const uint32_t done = shared_address(m.done), received = shared_address(m.received), stored = shared_address(&m.stored);
   const Use use{a.fault == kConstantTags};
-  const int words = warp * 16 + lane % 4 * 4, pieces = warp * 4 + lane % 4;  // the lane's share of the warp's first unit
+  // The lane's 16 bytes of its warp's slice: of an exchanged vector, and of one in the order of its elements.
+  const int piece = lane % 16, words = warp * 64 + piece * 4, plain_words = (warp + 8 * (piece / 4)) * 16 + piece % 4 * 4;
+  const int pieces = warp * 4 + lane % 4;  // the lane's share of the warp's first unit
 #ifdef QW_PROFILE
   Profile prof{static_cast<unsigned>(clock()), m.prof, threadIdx.x == 32};
 #endif
@@ -100,17 +145,17 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
   uint32_t tag = 0, extra_tag = 0;
 #pragma unroll 1
   for (int pass = 0;; ++pass) {
-    const int columns = pass == 0 ? 2 : 1, column = lane_column(columns);
+    const int columns = pass == 0 ? 2 : 1, column = lane / 16 * (columns - 1);
     // Where x is: the first layer's is no exchanged one.
     const uint32_t* x;
     if (pass == 0) {
-      x = static_cast<const uint32_t*>(a.x) + (1 - column) * (Shape::hidden / 2);
+      x = static_cast<const uint32_t*>(a.x) + (1 - column) * (Shape::hidden / 2) + plain_words;
     } else {
       const bool last = pass == Shape::passes;
-      const int token = sample(a, area, copy, pass - 1, use.logits(pass - 1), last ? nullptr : a.inputs[pass], m.sampling, watch QW_PROF_ARG(20));
-      if (last) return;
+      const int token = sample(a, area, copy, pass - 1, use.logits(pass - 1), last ? nullptr : a.inputs[pass], m.sampling, m.slow, watch QW_PROF_ARG(20));
+      if (last || token < 0) return;
       if (threadIdx.x == 0) arrive(shared_address(&m.token));
-      x = reinterpret_cast<const uint32_t*>(input_row(a, pass, token));
+      x = reinterpret_cast<const uint32_t*>(input_row(a, pass, token)) + plain_words;
     }
     uint32_t x_tag = 0, check = 0;
 #pragma unroll 1
@@ -119,7 +164,7 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
       tag = use.layer(count);
       extra_tag = use.extra(count);
       const uint32_t lane_tag = column == kExtra ? extra_tag : tag;
-      normed_product<4>(ring, x + words, &m.norms[2 * layer][pieces], x_tag, check, columns, m.partial[phase & 1], received + 8 * (phase & 1), watch QW_PROF_ARG(0));
+      normed_product<4>(ring, x, &m.norms[2 * layer][pieces], x_tag, check, columns, m.partial[phase & 1], received + 8 * (phase & 1), watch QW_PROF_ARG(0));
       product_done(done, phase);
 
       if (pass > 0 && layer == 0) wait(stored, static_cast<uint32_t>(pass - 1) & 1u, watch);
@@ -132,7 +177,10 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
           take<2>(weight, ring, watch);
 #endif
         } QW_PROF_ARG(3));
-        if (place.stores && layer == Shape::layers - 1) asm volatile("bar.arrive 2, 64;" ::: "memory");
+        if (place.stores && layer == Shape::layers - 1) {
+          __syncwarp();
+          if (lane == 0) arrive(shared_address(&m.made));
+        }
         QW_TICK(6);
 #ifndef QW_O_EARLY
         take<2>(weight, ring, watch);
@@ -140,7 +188,7 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
         QW_TICK(7);
         consumers_barrier();
         QW_TICK(8);
-        const gpu::Vector* v = m.attended[column] + pieces;
+        const gpu::Vector* v = m.attended[lane_column(columns)] + pieces;
         Sums<1> sums;
         sums.clear();
 #pragma unroll
@@ -156,28 +204,27 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
       product_done(done, phase);
 
       {
-        gpu::Vector weight[3][kSteps], v[3 * kSteps];
+        gpu::Vector weight[3][kSteps];
         take<3>(weight, ring, watch);
         QW_TICK(13);
-        const uint32_t* from = e.gated[buffer][column] + words;
-        receive(v, [&](int t) { return from + t * 128; }, lane_tag, kTagBits, watch);
+        receive_gated(m.gated, e.gated[buffer][0], warp, columns, tag, extra_tag, watch);
         QW_TICK(14);
+        const gpu::Vector* v = &m.gated[lane_column(columns)][warp][lane % 4];
         Sums<1> sums;
         sums.clear();
 #pragma unroll
         for (int t = 0; t < 3 * kSteps; ++t)
-          sums.add([&](int) -> const gpu::Vector& { return weight[t / kSteps][t % kSteps]; }, v[t]);
+          sums.add([&](int) -> const gpu::Vector& { return weight[t / kSteps][t % kSteps]; }, v[4 * t]);
         sums.leave(m.partial[phase & 1], columns);
         product_done(done, phase);
         QW_TICK(15);
       }
-      x = e.x[buffer][column];
+      x = e.x[buffer][column] + words;
       x_tag = lane_tag;
       check = kTagBits;
     }
     // Of pass 0 the head wants position 1 alone, which is every lane's column from here on.
-    x = e.x[(count - 1) & 1][kMain];
-    normed_product<2>(ring, x + words, &m.norms[2 * Shape::layers][pieces], tag, kTagBits, 1, m.partial[phase & 1], received + 8 * (phase & 1), watch QW_PROF_ARG(17));
+    normed_product<2>(ring, e.x[(count - 1) & 1][kMain] + words, &m.norms[2 * Shape::layers][pieces], tag, kTagBits, 1, m.partial[phase & 1], received + 8 * (phase & 1), watch QW_PROF_ARG(17));
     product_done(done, phase);
   }
 }
@@ -251,7 +298,7 @@ __device__ __forceinline__ void keep(ExchangeArea& area, BlockMemory& m, Watch w
 #pragma unroll 1
   for (int pass = 0; pass < Shape::passes; ++pass) {
     if (stores) {
-      asm volatile("bar.sync 2, 64;" ::: "memory");
+      wait(shared_address(&m.made), static_cast<uint32_t>(pass) & 1u, watch);
       const uint32_t made = pass == Shape::passes - 1 ? 0u : static_cast<uint32_t>(pass + 1);
       if (lane == 0) {
         asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -289,6 +336,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __gri
     open_barrier(shared_address(&m.received[0]), kConsumerWarps);
     open_barrier(shared_address(&m.received[1]), kConsumerWarps);
     open_barrier(shared_address(&m.token), 1);
+    open_barrier(shared_address(&m.made), 1);
     open_barrier(shared_address(&m.stored), 1);
     m.stuck = 0;
     m.sampling.row = *a.sampling;
@@ -302,6 +350,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __gri
 #ifdef QW_PROFILE
   if (threadIdx.x < 64) m.prof[threadIdx.x] = 0;
   __syncthreads();
+  const unsigned c0 = clock(); const uint64_t n0 = nanoseconds();
 #endif
   if (warp < kConsumerWarps) {
     consume(a, area, m, ring, warp, watch);
@@ -314,6 +363,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __gri
   }
   __syncthreads();
 #ifdef QW_PROFILE
+  if (threadIdx.x == 0) { m.prof[60] = clock() - c0; m.prof[61] = nanoseconds() - n0; }
+  __syncthreads();
   if (threadIdx.x < 64) profile[blockIdx.x][threadIdx.x] = m.prof[threadIdx.x];
 #endif
   if (threadIdx.x == 0 && m.stuck != 0) atomicOr(a.status, kPredictorStuck);

@@ -20,6 +20,12 @@ constexpr int kMain = 0, kExtra = 1;
 #endif
 constexpr int kCopies = QW_PERSISTENT_COPIES;  // of every exchanged word, so that not all blocks read the same lines
 
+// Words of a vector that is to be multiplied lie as the warps take them: slice after slice of its sums.
+template <int K> __device__ __forceinline__ int word_place(int word) {
+  const int unit = word / 16, steps = K / 256;
+  return (unit % kConsumerWarps * steps + unit / kConsumerWarps) * 16 + word % 16;
+}
+
 // [buffer of two][column][words]
 struct alignas(256) Exchange {
   uint32_t qkv[2][kColumns][(Shape::heads + 2 * Shape::kv_heads) * Shape::head_dim / 2];

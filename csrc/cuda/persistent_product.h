@@ -27,7 +27,7 @@ constexpr int kRed = 52;
 
 struct Partial {  // of a product, double: [slice][column]
   float sums[kConsumerWarps][kColumns][kRed];
-  gpu::Vector x[kColumns][Shape::hidden / 8];  // as the consumers have received it, for the norm's scale
+  gpu::Vector x[kColumns][kConsumerWarps][4 * kSteps + 1];  // as the consumers have received it: [slice][4 step + quarter]
 };
 
 // The column that a lane multiplies with: of 8 there are 2, several times, or once if columns is 1.
@@ -103,34 +103,33 @@ __device__ __forceinline__ float with_squares(float sum, const gpu::Vector& v) {
   return sum;
 }
 
-// The consumers' part of norm(x) W for GROUPS times 8 rows of weights and k = 1024. x: the lane's words of the warp's first
-// unit; norm: likewise in shared memory. Exchanged words are used as they are, 2^32 times too small: what comes of it is
-// too small by as much, to the bit.
+// The consumers' part of norm(x) W for GROUPS times 8 rows of weights and k = 1024. x: where this lane's 16 bytes of its warp's
+// slice are, `tag` what they are to say: lanes 0 .. 15 have column 0, the others column 1, or column 0 once more. norm: the
+// lane's piece of the norm's weight for the first unit, in shared memory. Exchanged words are used as they are, 2^32 times
+// too small: what comes of it is too small by as much, to the bit.
 template <int GROUPS>
 __device__ __forceinline__ void normed_product(Ring& ring, const uint32_t* x, const gpu::Vector* norm, uint32_t tag,
                                                uint32_t check, int columns, Partial& to, uint32_t received, Watch& watch QW_PROF_PARAM) {
-  gpu::Vector weight[GROUPS][kSteps], v[kSteps], norm_weight[kSteps];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  gpu::Vector weight[GROUPS][kSteps], norm_weight[kSteps], v[1];
   take<GROUPS>(weight, ring, watch);
 #pragma unroll
   for (int t = 0; t < kSteps; ++t) norm_weight[t] = norm[t * 32];
   QW_TICKB(0);
-  receive(v, [&](int t) { return x + t * 128; }, tag, check, watch);
+  receive(v, [&](int) { return x; }, tag, check, watch);
   QW_TICKB(1);
-  {  // the finisher takes the norm's scale from it meanwhile
-    const int lane = static_cast<int>(threadIdx.x) % 32, column = lane / (kApart ? 8 : 4);
-    if (lane % (kApart ? 8 : 4) < 4 && column < columns)
-#pragma unroll
-      for (int t = 0; t < kSteps; ++t) to.x[column][static_cast<int>(threadIdx.x) / 32 * 4 + lane % 4 + t * 32] = v[t];
-    __syncwarp();
-    if (lane == 0) arrive(received);
-  }
+  if (lane < 16 * columns) to.x[lane / 16][warp][lane % 16] = v[0];
+  __syncwarp();
+  if (lane == 0) arrive(received);  // the finisher takes the norm's scale from it meanwhile
+  const gpu::Vector* mine = &to.x[lane_column(columns)][warp][lane % 4];
   Sums<GROUPS> sums;
   sums.clear();
 #pragma unroll
   for (int t = 0; t < kSteps; ++t) {
+    const gpu::Vector one = mine[4 * t];
     gpu::Vector u;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) u.word[i] = gpu::multiply_pairs<gpu::bf16>(v[t].word[i], norm_weight[t].word[i]);
+    for (int i = 0; i < 4; ++i) u.word[i] = gpu::multiply_pairs<gpu::bf16>(one.word[i], norm_weight[t].word[i]);
     sums.add([&](int group) -> const gpu::Vector& { return weight[group][t]; }, u);
   }
   sums.leave(to, columns);
@@ -164,7 +163,7 @@ struct Finisher {
   __device__ __forceinline__ float scale(const Partial& p, int column, uint32_t grow) const {
     float squares = 0.0f;
 #pragma unroll
-    for (int t = 0; t < kSteps; ++t) squares = with_squares(squares, scaled(p.x[column][lane + t * 32], grow));
+    for (int t = 0; t < kSteps; ++t) squares = with_squares(squares, scaled(p.x[column][lane / 4][lane % 4 + 4 * t], grow));
     squares = gpu::add_rn(squares, gpu::shfl_xor(squares, 1));
     squares = gpu::add_rn(squares, gpu::shfl_xor(squares, 2));
     float sum = gpu::shfl(squares, 0);
@@ -207,7 +206,7 @@ struct Finisher {
       const float up = rounded(gpu::mul_rn(total(p, column, 24 + row, kGrowth), s));
       const float silu = gpu::div_rn(gate, gpu::add_rn(1.0f, expf(-gate)));
       send(gpu::mul_rn(rounded(silu), up), lane < 24, column == kMain ? tag : extra_tag,
-           [&](Exchange& e) { return &e.gated[buffer][column][block * 12 + lane / 2]; });
+           [&](Exchange& e) { return &e.gated[buffer][column][word_place<Shape::intermediate>(block * 12 + lane / 2)]; });
     }
   }
   // x += product: 8 outputs of each column.
@@ -217,7 +216,7 @@ struct Finisher {
     const int column = lane / 8 % 2, row = lane % 8;
     const bool mine = lane < 8 * columns;
     if (mine) x = rounded(gpu::add_rn(x, rounded(total(p, column, row, grow))));
-    send(x, mine, column == kMain ? tag : extra_tag, [&](Exchange& e) { return words(e, column) + block * 4 + row / 2; });
+    send(x, mine, column == kMain ? tag : extra_tag, [&](Exchange& e) { return words(e, column) + word_place<Shape::hidden>(block * 4 + row / 2); });
   }
   // 16 logits. After a value that did not fit they are NaN, which the picks notice.
   __device__ __forceinline__ void head(const Partial& p, float scale, int pass, uint32_t tag, const SamplerRow& row) {

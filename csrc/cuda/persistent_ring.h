@@ -182,7 +182,10 @@ __device__ __forceinline__ void fill(const PersistentArguments& a, Ring ring, in
   for (int pass = 0; pass < Shape::passes; ++pass) {
 #pragma unroll 1
     for (int i = 0; i < Shape::layers * kLayerStages; ++i) {
-      if (*watch.stuck != 0) return;
+      if (*watch.stuck != 0) {
+        __nanosleep(100'000);  // what is on its way comes before the block ends
+        return;
+      }
       push(layer_stage(a.layers[i / kLayerStages], block, i % kLayerStages), i < a.pinned);
     }
 #pragma unroll 1

@@ -13,6 +13,16 @@
 namespace qwen3tts {
 namespace persistent {
 __device__ __forceinline__ void consumers_barrier() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+// A barrier, too.
+__device__ __forceinline__ bool any_consumer(bool p) {
+  uint32_t any;
+  asm volatile(
+      "{\n.reg .pred one;\nsetp.ne.b32 one, %1, 0;\nbarrier.cta.red.popc.u32 %0, 1, 256, one;\n}"
+      : "=r"(any)
+      : "r"(static_cast<uint32_t>(p))
+      : "memory");
+  return any != 0;
+}
 }  // namespace persistent
 }  // namespace qwen3tts
 
@@ -26,11 +36,13 @@ constexpr int kEach = Shape::vocab / kConsumers;
 constexpr int kFastTopK = 64, kListed = 256, kBins = 256;
 static_assert(kThreads == kConsumers, "the sampler's parts are for so many threads");
 
-struct Sampling {  // in shared memory
-  Shared parts;
-  uint32_t keys[Shape::vocab];  // survivors, of the slow way
+struct SlowSampling {  // in shared memory
+  uint32_t keys[Shape::vocab];  // survivors
   uint16_t indices[Shape::vocab];
-  uint32_t all[Shape::vocab];   // keys as they came, for the slow way
+  uint32_t all[Shape::vocab];   // keys as they came
+};
+struct Sampling {
+  Shared parts;
   alignas(16) u64 listed[kListed];
   alignas(16) uint2 ranked[kFastTopK];  // weight and index
   alignas(16) uint32_t bins[kBins];
@@ -67,12 +79,12 @@ __device__ __forceinline__ int bin_of(float distance) {
 }
 
 // As pick() of common/sampler.cpp behind the edge of the survivors: any top_k and top_p. The token in one thread, else -1.
-static __device__ __noinline__ int draw_slowly(Sampling& s, float largest, uint32_t word) {
+static __device__ __noinline__ int draw_slowly(Sampling& s, SlowSampling& slow, float largest, uint32_t word) {
   const SamplerRow& row = s.row;
   uint32_t keys[kEach], most = 0;
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    keys[j] = s.all[owned(j)];
+    keys[j] = slow.all[owned(j)];
     most = larger(most, keys[j]);
   }
   most = sort_group(most);
@@ -99,7 +111,7 @@ static __device__ __noinline__ int draw_slowly(Sampling& s, float largest, uint3
     if (g == gpu::group()) place += count;
     count += s.parts.count[g];
   }
-  const Survivors kept{s.keys, s.indices};
+  const Survivors kept{slow.keys, slow.indices};
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     if (keys[j] == 0) continue;
@@ -132,9 +144,9 @@ __device__ __forceinline__ int draw_from_ranked(const Sampling& s, uint32_t word
   return gpu::shfl(static_cast<int>(first > threshold ? two.y : two.w), at);
 }
 
-// The code of a pass, in all consumers. Block 0 writes it down. `table`: what it enters the next pass as, or nullptr.
+// The code of a pass, in all consumers; -1: this block has waited in vain. Block 0 writes it down. `table`: what it enters the next pass as, or nullptr.
 __device__ __forceinline__ int sample(const PersistentArguments& a, const ExchangeArea& area, int copy, int pass, uint32_t tag,
-                                      const void* table, Sampling& s, Watch& watch QW_PROF_PARAM) {
+                                      const void* table, Sampling& s, SlowSampling& slow, Watch& watch QW_PROF_PARAM) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, block = static_cast<int>(blockIdx.x);
   s.bins[thread] = 0;
   s.listed[thread] = 0;
@@ -156,7 +168,7 @@ __device__ __forceinline__ int sample(const PersistentArguments& a, const Exchan
       s.status[warp] = bad;
     }
   }
-  consumers_barrier();
+  if (any_consumer(*watch.stuck != 0)) return -1;
   uint32_t top = 0, status = 0;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -240,8 +252,8 @@ __device__ __forceinline__ int sample(const PersistentArguments& a, const Exchan
     int winner;
     if (draws) {
 #pragma unroll
-      for (int j = 0; j < kEach; ++j) s.all[owned(j)] = keys[j];
-      winner = draw_slowly(s, largest, word);
+      for (int j = 0; j < kEach; ++j) slow.all[owned(j)] = keys[j];
+      winner = draw_slowly(s, slow, largest, word);
     } else {
       u64 best = 0;
 #pragma unroll

@@ -116,7 +116,7 @@ __device__ __forceinline__ int keep_survivors(const uint32_t (&keys)[EACH], uint
   uint32_t place = scan_group(bits_in(here));
   if (gpu::group_lane() == gpu::kGroup - 1) s.count[gpu::group()] = place;
   place -= bits_in(here);
-  __syncthreads();
+  sampler_barrier();
   uint32_t count = 0;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -138,33 +138,10 @@ __device__ __forceinline__ int keep_survivors(const uint32_t (&keys)[EACH], uint
   return static_cast<int>(count);
 }
 
-// Sorts `count` survivors in place; returns how many neighbours each thread owns.
-__device__ __forceinline__ int sort_survivors(const Survivors& kept, int count, Shared& s) {
-  const int t = static_cast<int>(threadIdx.x);
-  int size = gpu::kGroup;
-  while (size < count) size *= 2;
-  if (size > kThreads) {
-    for (int i = count + t; i < size; i += kThreads) {
-      kept.keys[i] = 0;
-      kept.indices[i] = 0;
-    }
-    __syncthreads();
-    sort_shared(kept, size);
-    return size / kThreads;
-  }
-  __syncthreads();
-  const u64 entry = sort_threads(t < count ? entry_of(kept.keys[t], kept.indices[t]) : 0, size, s);
-  if (t < count) {  // only this thread reads its place from here on, and it alone has read it before
-    kept.keys[t] = static_cast<uint32_t>(entry >> 32);
-    kept.indices[t] = static_cast<uint16_t>(index_of(entry));
-  }
-  return 1;
-}
-
 // The whole block copies the token's row of the table. `winner` is the token in one thread and -1 in the others.
 __device__ __forceinline__ void gather(const SamplerArguments& a, int64_t r, int winner, Shared& s) {
   if (winner >= 0) s.winner = winner;
-  __syncthreads();
+  sampler_barrier();
   const uint4* from = reinterpret_cast<const uint4*>(static_cast<const char*>(a.table) + s.winner * a.row_bytes);
   uint4* to = reinterpret_cast<uint4*>(static_cast<char*>(a.gathered) + r * a.row_bytes);
   const int pieces = static_cast<int>(a.row_bytes / static_cast<int64_t>(sizeof(uint4)));
@@ -192,7 +169,7 @@ __device__ __forceinline__ int pick(const SamplerArguments& a, const SamplerRow&
     s.status[gpu::group()] = status;
   }
   if (gpu::group_lane() == (bounded ? places - 1 : 0)) s.edge[gpu::group()] = bounded ? most : 0;
-  __syncthreads();
+  sampler_barrier();
   uint32_t edge = s.edge[0], top = s.top[0];
   status = s.status[0];
 #pragma unroll
@@ -260,7 +237,7 @@ template <int EACH, bool ORDERED> __global__ void __launch_bounds__(kThreads, 2)
     }
     winner = pick(a, row, frame, in, kept, s, status);
     if (real) break;
-    __syncthreads();  // all have read what is written over
+    sampler_barrier();  // all have read what is written over
   }
   if (winner >= 0) {
     if (a.picks != nullptr) a.picks[slot] = winner;

@@ -23,6 +23,15 @@ constexpr int kOwn = 2;        // neighbours of them that a thread ranks: what i
 constexpr int kHelpers = kThreads / kRanked * kOwn;
 constexpr int kEntryBytes = 6;  // of a survivor in shared memory: its key and its 16-bit index
 
+// Of the kThreads that sample. QW_SAMPLER_BARRIER: where the block has other threads beside them.
+__device__ __forceinline__ void sampler_barrier() {
+#ifdef QW_SAMPLER_BARRIER
+  QW_SAMPLER_BARRIER();
+#else
+  __syncthreads();
+#endif
+}
+
 template <class T> __device__ __forceinline__ T larger(T a, T b) { return a > b ? a : b; }
 template <class T> __device__ __forceinline__ T smaller(T a, T b) { return a < b ? a : b; }
 
@@ -93,7 +102,7 @@ __device__ __forceinline__ u64 sort_threads(u64 v, int size, Shared& s) {
         other = gpu::shfl_xor(v, stride);
       } else {
         s.exchange[turn][t] = v;
-        __syncthreads();
+        sampler_barrier();
         other = s.exchange[turn][t ^ stride];
         turn ^= 1;  // the next write cannot meet a late reader of this half: a barrier lies between
       }
@@ -118,8 +127,31 @@ __device__ void sort_shared(const Survivors& kept, int size) {
         kept.indices[i] = index_j;
         kept.indices[j] = index_i;
       }
-      __syncthreads();
+      sampler_barrier();
     }
+}
+
+// Sorts `count` survivors in place; returns how many neighbours each thread owns.
+__device__ __forceinline__ int sort_survivors(const Survivors& kept, int count, Shared& s) {
+  const int t = static_cast<int>(threadIdx.x);
+  int size = gpu::kGroup;
+  while (size < count) size *= 2;
+  if (size > kThreads) {
+    for (int i = count + t; i < size; i += kThreads) {
+      kept.keys[i] = 0;
+      kept.indices[i] = 0;
+    }
+    sampler_barrier();
+    sort_shared(kept, size);
+    return size / kThreads;
+  }
+  sampler_barrier();
+  const u64 entry = sort_threads(t < count ? entry_of(kept.keys[t], kept.indices[t]) : 0, size, s);
+  if (t < count) {  // only this thread reads its place from here on, and it alone has read it before
+    kept.keys[t] = static_cast<uint32_t>(entry >> 32);
+    kept.indices[t] = static_cast<uint16_t>(index_of(entry));
+  }
+  return 1;
 }
 
 // Top-p and the draw from sorted survivors, of which each thread owns `each` neighbours. The winner's thread returns
@@ -133,7 +165,7 @@ __device__ __forceinline__ int draw(const Survivors& kept, int count, int each, 
   u64 start = scan_group(sum);
   if (gpu::group_lane() == gpu::kGroup - 1) s.sums[gpu::group()] = start;
   start -= sum;
-  __syncthreads();
+  sampler_barrier();
   u64 total = 0;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -148,7 +180,7 @@ __device__ __forceinline__ int draw(const Survivors& kept, int count, int each, 
       if (next * kOne >= wanted && (i == 0 || running * kOne < wanted)) s.prefix_total = next;
       running = next;
     }
-    __syncthreads();
+    sampler_barrier();
     total = s.prefix_total;
   }
   const u64 threshold = ((word >> 8) * total) >> gpu::kShift;
@@ -165,13 +197,13 @@ __device__ __forceinline__ int draw(const Survivors& kept, int count, int each, 
 // ones.
 __device__ __forceinline__ int draw_ranked(int count, int top_k, float largest, uint32_t top_p, uint32_t word, Shared& s) {
   const int t = static_cast<int>(threadIdx.x), helper = t % kHelpers, first = t / kHelpers * kOwn;
-  __syncthreads();
+  sampler_barrier();
   if (t < kRanked) {  // past the last one, what is above nothing
     const u64 entry = t < count ? s.entries[t] : 0;
     s.weights[t] = gpu::exp_weight(gpu::sub_rn(value_of(static_cast<uint32_t>(entry >> 32)), largest));
     s.entries[t] = entry;
   }
-  __syncthreads();
+  sampler_barrier();
   const u64 own[kOwn] = {s.entries[first], s.entries[first + 1]};
   uint32_t rank[kOwn] = {}, before[kOwn] = {};  // at most kRanked weights of 2^24
 #pragma unroll 4
@@ -199,12 +231,12 @@ __device__ __forceinline__ int draw_ranked(int count, int top_k, float largest, 
   const bool in = helper < kOwn && mine < count && place <= last;
   const u64 start = k == 0 ? before[0] : before[1], next = start + (in ? s.weights[mine] : 0u);
   if (in && place == last) s.total = next;
-  __syncthreads();
+  sampler_barrier();
   u64 total = s.total;
   if (top_p < kOne) {
     const u64 wanted = top_p * total;
     if (in && next * kOne >= wanted && (place == 0 || start * kOne < wanted)) s.prefix_total = next;
-    __syncthreads();
+    sampler_barrier();
     total = s.prefix_total;
   }
   const u64 threshold = ((word >> 8) * total) >> gpu::kShift;
@@ -218,7 +250,7 @@ template <int EACH> __device__ __forceinline__ int pick_largest(const uint32_t (
   for (int j = 0; j < EACH; ++j) best = larger(best, entry_of(keys[j], threadIdx.x + j * kThreads));
   for (int mask = gpu::kGroup / 2; mask > 0; mask /= 2) best = larger(best, gpu::shfl_xor(best, mask));
   if (gpu::group_lane() == 0) s.best[gpu::group()] = best;
-  __syncthreads();
+  sampler_barrier();
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) best = larger(best, s.best[g]);
   return static_cast<int>(index_of(best));

@@ -200,7 +200,11 @@ void Decoder::frame(std::int32_t rows, std::int32_t index, void* stream) {
     a.n[0] = begin.width;
     linear(a, stream);
   }
-  for (std::int32_t pass = 0; pass + 1 < groups; ++pass) predictor_pass(pass, rows, stream);
+  if (rows == 1 && persistent_problem_.empty()) {
+    predictor_at_once(stream);
+  } else {
+    for (std::int32_t pass = 0; pass + 1 < groups; ++pass) predictor_pass(pass, rows, stream);
+  }
 
   FrameSumArguments sum{};
   sum.state = d_.state;

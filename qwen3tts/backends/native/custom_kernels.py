@@ -119,11 +119,13 @@ class CustomKernels(OptimizationPass):
     kv_positions: int | None = None
     """of the decode core: positions of keys and values at first, for all rows together, where kv_bytes sets none; None:
     a few streams of 1,000 frames"""
+    persistent_predictor: bool = True
+    """of the decode core: the code predictor of a row alone as one kernel, where the model and the card allow it"""
     markers: bool = False
     """ranges named after the stages for NVIDIA's (NVTX) and AMD's (ROCTX) profilers"""
 
     def __post_init__(self) -> None:
-        for name in ("norms", "sampler", "decode", "markers"):
+        for name in ("norms", "sampler", "decode", "persistent_predictor", "markers"):
             check_flag(name, getattr(self, name))
         frames = self.frames_per_replay
         if isinstance(frames, bool) or not isinstance(frames, int) or not 1 <= frames <= MAX_FRAMES_PER_REPLAY:
@@ -161,7 +163,9 @@ class CustomKernels(OptimizationPass):
             state.picker = model.frames.picker
             model.frames.picker = NativePicker(state.native, model.talker)
         if self.decode:
-            state.decode = install(model, state.native, self.frames_per_replay, self.kv_positions)
+            state.decode = install(
+                model, state.native, self.frames_per_replay, self.kv_positions, self.persistent_predictor
+            )
         if self.markers:
             stages = [(model.frames, "admit", "prefill"), (model.frames, "advance", "advance")]
             if state.decode is not None:

@@ -53,10 +53,12 @@ class NativeFrameDecoder:
         frames_per_replay: int,
         page: int = PAGE,
         graphs: bool = True,
+        persistent_predictor: bool = True,
     ) -> None:
         """talker: in the form of weights.store_for_kernels. text_padding [hidden]: the text row of frames past the end
         of the text. kv_bytes, kv_positions: see state.PoolSize. page: positions of a page, a power of two from 8 up.
-        graphs: False launches everything eagerly, with the same results.
+        graphs: False launches everything eagerly, with the same results. persistent_predictor: the code predictor of
+        one row as one kernel, with the same results, where that fits (persistent_problem says why not).
 
         Raises KernelArgumentError for weights, ValueError for sizes that the kernels cannot take."""
         if not 1 <= slots <= MAX_SLOTS:
@@ -75,6 +77,7 @@ class NativeFrameDecoder:
         self._places = list(range(slots))
         self._next_slot = 0
         self._with_graphs = graphs
+        self._persistent_predictor = persistent_predictor
         self.launches = Launches(native, self.state, buckets(slots), frames_per_replay)
         with self._guard():
             self.launches.use(*self._new_core())
@@ -89,6 +92,7 @@ class NativeFrameDecoder:
             "suppressed": state.suppressed.data_ptr(),
             "ring": state.ring.data_ptr(),
             "ring_frames": state.per_replay,
+            "persistent_predictor": self._persistent_predictor,
             "workspace": 0,
             "workspace_size": 0,
         }
@@ -109,6 +113,12 @@ class NativeFrameDecoder:
     def captured(self) -> tuple[Captured, ...]:
         """The graphs."""
         return self.launches.captured
+
+    @property
+    def persistent_problem(self) -> str:
+        """Why the code predictor of one row is launched kernel by kernel; empty if it is one kernel."""
+        problem: str = self.launches.core.persistent_problem
+        return problem
 
     def close(self) -> None:
         """Frees graphs, device memory and the hold on the weights; only release() works afterwards. May be called

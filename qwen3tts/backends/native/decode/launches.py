@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from qwen3tts.backends.native.decode.capture import Captured, bucket_for
 from qwen3tts.backends.native.decode.state import DecoderState
 from qwen3tts.backends.native.module import Native
 from qwen3tts.backends.torch.picking import not_finite
+from qwen3tts.errors import BackendError
 from qwen3tts.runtime.protocols import FinishReason, Slot
 
 REPLAYS_IN_FLIGHT = 2
@@ -19,6 +20,8 @@ REPLAYS_IN_FLIGHT = 2
 replay late, and the device does not wait for the host"""
 _REASONS: tuple[FinishReason | None, ...] = (None, "eos", "length")
 """FinishedCode of csrc/common/decode/frame.h"""
+PREDICTOR_STUCK = 4
+"""kPredictorStuck of csrc/common/decode/persistent.h, in a slot's status"""
 
 
 @dataclass(eq=False)
@@ -57,6 +60,8 @@ class Launches:
         self._graphs: set[tuple[int, int]] = set()
         self._count = 0
         """of all launches: each takes the next mirror"""
+        self._stuck = False
+        """blocks of the persistent code predictor have waited for each other in vain"""
 
     def use(self, core: Any, workspace: Tensor, captured: tuple[Captured, ...]) -> None:
         """From now on this core with its workspace and graphs; what it replaces is freed. Nothing may be running."""
@@ -78,13 +83,14 @@ class Launches:
         self.state.upload()
         self.core.prefill(fields, self.native.stream())
         if self._read(rows):
-            raise not_finite(self.state.hidden.dtype)
+            self._fail()
 
     def frames(self, active: Sequence[Row], limits: dict[Row, int]) -> list[Tensor]:
         """Launches frames until every row has reached its limit or its end: the codes of each launch, int64
         [frames, rows, groups]. A row makes frames from the first launch on, until it makes none for the rest.
 
-        Raises NumericsError, when all launches have ended, if logits of one of these rows were not finite."""
+        Raises NumericsError, when all launches have ended, if logits of one of these rows were not finite, and
+        BackendError if the code predictor's kernel has given up."""
         in_flight: deque[tuple[int, int]] = deque()
         made: list[Tensor] = []
         places = [row.place for row in active]
@@ -104,8 +110,19 @@ class Launches:
             made.append(self.state.fetched_codes(mirror, places, frames))
         self.unread = False
         if failed:
-            raise not_finite(self.state.hidden.dtype)
+            self._fail()
         return made
+
+    def _fail(self) -> NoReturn:
+        """Says what the status of a row meant. Nothing is running."""
+        if not self._stuck:
+            raise not_finite(self.state.hidden.dtype)
+        self._stuck = False
+        self.core.clear_exchange(self.native.stream())
+        raise BackendError(
+            "Blocks of the persistent code predictor waited for each other in vain, so this speech is lost. Another "
+            "process may hold the GPU; try again, or use persistent_predictor=False of custom-kernels."
+        )
 
     def catch_up(self, rows: Collection[Row]) -> None:
         """After an interrupt: what was made meanwhile is lost, the rows go on behind it or end there."""
@@ -144,4 +161,5 @@ class Launches:
         frame, finished, status = (self.state.counter(name, mirror) for name in ("frame", "finished", "status"))
         for row in rows:
             row.frames, row.finished = frame[row.place], _REASONS[finished[row.place]]
+        self._stuck |= any(status[row.place] & PREDICTOR_STUCK for row in rows)
         return any(status[row.place] for row in rows)

@@ -101,6 +101,7 @@ class InstalledDecode:
             "device_bytes": self.core.nbytes,
             "graphs": [[graph.rows, graph.frames, graph.launches] for graph in self.core.captured],
             "heads_in_fp32": self.form.kept_wide,
+            "persistent_predictor": self.core.persistent_problem or "in use, for one row",
         }
 
     @property
@@ -132,7 +133,11 @@ class InstalledDecode:
 
 
 def install(
-    model: Any, native: Native, frames_per_replay: int, kv_positions: int | None = None
+    model: Any,
+    native: Native,
+    frames_per_replay: int,
+    kv_positions: int | None = None,
+    persistent_predictor: bool = True,
 ) -> InstalledDecode:
     """Puts the core in place of model.frames, with a graph for every bucket. Undone if it raises."""
     talker, plain = model.talker, model.frames
@@ -144,6 +149,7 @@ def install(
             core = NativeFrameDecoder(
                 native, talker, padding, slots=plain.slots, max_positions=plain.max_positions,
                 kv_bytes=plain.kv_bytes, kv_positions=kv_positions, frames_per_replay=frames_per_replay,
+                persistent_predictor=persistent_predictor,
             )  # fmt: skip
         except ValueError as error:
             raise KernelArgumentError(f"The decode core does not fit this model: {error}") from error

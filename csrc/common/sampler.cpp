@@ -156,17 +156,19 @@ __device__ __forceinline__ int keep_survivors(const uint32_t (&keys)[EACH], uint
     place += g < gpu::group() ? s.count[g] : 0u;
     count += s.count[g];
   }
-  const bool few = count <= kRanked;
+  if (count <= kRanked) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if ((here >> j & 1u) != 0) s.entries[place] = entry_of(keys[j], threadIdx.x + j * kThreads);
+      place += here >> j & 1u;
+    }
+    return static_cast<int>(count);
+  }
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    const uint32_t index = threadIdx.x + j * kThreads, to = place + bits_in(here & ((1u << j) - 1u));
     if ((here >> j & 1u) == 0) continue;
-    if (few) {
-      s.entries[to] = entry_of(keys[j], index);
-    } else {
-      kept.keys[to] = keys[j];
-      kept.indices[to] = static_cast<uint16_t>(index);
-    }
+    kept.keys[place] = keys[j];
+    kept.indices[place++] = static_cast<uint16_t>(threadIdx.x + j * kThreads);
   }
   return static_cast<int>(count);
 }

@@ -149,7 +149,7 @@ def test_the_check_passes_and_sees_what_is_wrong(with_kernels, monkeypatch, dtyp
         assert not CORE.check(runtime, applied.result.state, result.context).passed
     fetched = core.state.fetched_codes
     with monkeypatch.context() as patch:
-        patch.setattr(core.state, "fetched_codes", lambda slot, count: fetched(slot, count) ^ (count > 1))
+        patch.setattr(core.state, "fetched_codes", lambda mirror, rows, n: fetched(mirror, rows, n) ^ (n > 1))
         assert not CORE.check(runtime, applied.result.state, result.context).passed
 
 

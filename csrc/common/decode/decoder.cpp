@@ -150,6 +150,7 @@ SamplerArguments Decoder::sampler(std::int32_t codebook, std::int32_t rows, cons
   a.eos_id = -1;
   a.status = d_.state.status;
   a.slots = slots;
+  a.in_order = slots == s_.active;  // as frame_begin writes them
   a.codes = d_.state.codes + codebook;
   a.code_stride = d_.state.groups;
   return a;
@@ -199,7 +200,11 @@ void Decoder::frame(std::int32_t rows, std::int32_t index, void* stream) {
     a.n[0] = begin.width;
     linear(a, stream);
   }
-  for (std::int32_t pass = 0; pass + 1 < groups; ++pass) predictor_pass(pass, rows, stream);
+  if (rows == 1 && persistent_problem_.empty()) {
+    predictor_at_once(stream);
+  } else {
+    for (std::int32_t pass = 0; pass + 1 < groups; ++pass) predictor_pass(pass, rows, stream);
+  }
 
   FrameSumArguments sum{};
   sum.state = d_.state;

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from qwen3tts.backends.native.cases import units_in_last_place
 from qwen3tts.backends.native.checks import FLOATS
-from qwen3tts.backends.native.decode.frame_decoder import FRAMES_PER_WAIT
+from qwen3tts.backends.native.decode.frame_decoder import MAX_FRAMES_PER_REPLAY
 from qwen3tts.backends.native.decode.part import InstalledDecode, decode_problem, install
 from qwen3tts.backends.native.module import Native, open_native
 from qwen3tts.backends.native.picker import NativePicker
 from qwen3tts.backends.native.rms_norm import FP32_UNITS, NARROW_UNITS, add_rms_norm, rms_norm
 from qwen3tts.backends.native.sampler import SamplerRow, pack_rows, sample, sample_reference
 from qwen3tts.errors import BackendError, KernelArgumentError, OptimizationCompatibilityError
+from qwen3tts.markers import marked
 from qwen3tts.model.layers import Angles, AttentionCache, DecoderBlock, RMSNorm
 from qwen3tts.model.sampling import SamplingParams
 from qwen3tts.optimization.passes import Evidence, OptimizationPass, PassContext, PassResult, check_flag, fail_option
@@ -86,23 +87,6 @@ def _patches(model: Any, native: Native) -> Iterator[tuple[nn.Module, Callable[.
                 yield module, _norm_forward(module, native)
 
 
-# ------------------------------------------------------------ markers
-
-
-def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function inside a range that NVIDIA's and AMD's profilers show."""
-
-    @functools.wraps(function)
-    def run(*arguments: Any, **options: Any) -> Any:
-        torch.cuda.nvtx.range_push(name)
-        try:
-            return function(*arguments, **options)
-        finally:
-            torch.cuda.nvtx.range_pop()
-
-    return run
-
-
 # ------------------------------------------------------------ the pass
 
 
@@ -132,15 +116,23 @@ class CustomKernels(OptimizationPass):
     """whole frames as one replayed graph of fused kernels"""
     frames_per_replay: int = 4
     """of the decode core: frames in one graph, 1 to 32; a row that may make fewer idles for the rest"""
+    kv_positions: int | None = None
+    """of the decode core: positions of keys and values at first, for all rows together, where kv_bytes sets none; None:
+    a few streams of 1,000 frames"""
+    persistent_predictor: bool = True
+    """of the decode core: the code predictor of a row alone as one kernel, where the model and the card allow it"""
     markers: bool = False
     """ranges named after the stages for NVIDIA's (NVTX) and AMD's (ROCTX) profilers"""
 
     def __post_init__(self) -> None:
-        for name in ("norms", "sampler", "decode", "markers"):
+        for name in ("norms", "sampler", "decode", "persistent_predictor", "markers"):
             check_flag(name, getattr(self, name))
         frames = self.frames_per_replay
-        if isinstance(frames, bool) or not isinstance(frames, int) or not 1 <= frames <= FRAMES_PER_WAIT:
-            fail_option("frames_per_replay", frames, f"a whole number from 1 to {FRAMES_PER_WAIT}")
+        if isinstance(frames, bool) or not isinstance(frames, int) or not 1 <= frames <= MAX_FRAMES_PER_REPLAY:
+            fail_option("frames_per_replay", frames, f"a whole number from 1 to {MAX_FRAMES_PER_REPLAY}")
+        positions = self.kv_positions
+        if positions is not None and (isinstance(positions, bool) or not isinstance(positions, int) or positions < 1):
+            fail_option("kv_positions", positions, "a whole number from 1 up, or None")
 
     def validate(self, model: Any, context: PassContext) -> None:
         """Raises OptimizationCompatibilityError without kernels for the model's device, dtype and vocabulary."""
@@ -171,10 +163,15 @@ class CustomKernels(OptimizationPass):
             state.picker = model.frames.picker
             model.frames.picker = NativePicker(state.native, model.talker)
         if self.decode:
-            state.decode = install(model, state.native, self.frames_per_replay)
+            state.decode = install(
+                model, state.native, self.frames_per_replay, self.kv_positions, self.persistent_predictor
+            )
         if self.markers:
-            for owner, method in ((model.frames, "admit"), (model.frames, "advance"), (model.codec, "decode")):
-                vars(owner)[method] = _marked(f"qwen3tts.{method}", getattr(owner, method))
+            stages = [(model.frames, "admit", "prefill"), (model.frames, "advance", "advance")]
+            if state.decode is not None:
+                stages.append((state.decode.core.launches, "launch", "replay"))
+            for owner, method, name in (*stages, (model.codec, "decode", "codec")):
+                vars(owner)[method] = marked(name, getattr(owner, method))
                 state.marked.append((owner, method))
         return PassResult(model, state, {"backend": state.native.name, "platform": state.native.platform})
 

@@ -206,7 +206,7 @@ void Decoder::frame(std::int32_t rows, std::int32_t index, void* stream) {
     a.n[0] = begin.width;
     linear(a, stream);
   }
-  if (rows == 1 && persistent_problem_.empty()) {
+  if (rows == 1 && persistent_problem_.empty() && kept_logits_ == nullptr) {
     predictor_at_once(stream);
   } else {
     for (std::int32_t pass = 0; pass + 1 < groups; ++pass) predictor_pass(pass, rows, stream);

@@ -83,7 +83,8 @@ def load(
     name, where = choose(backend, device)
     kind = parse_dtype(dtype, where)
     plan = apply_switches(find_profile(profile, name))
-    with marker("load", on=any(item.options.get("markers") is True for item in plan.passes)):
+    shown = where.type == "cuda" and any(item.options.get("markers") is True for item in plan.passes)
+    with marker("load", on=shown):
         tts = _loaded(model, name, where, kind, plan, runtime, revision, cache_dir, offline, verify)
     tts.load_seconds = time.perf_counter() - started
     logger.info("loaded in %.2f s", tts.load_seconds)
@@ -107,7 +108,7 @@ def _loaded(
     started = clock()
     checkpoint = open_checkpoint(model, revision=revision, cache_dir=cache_dir, offline=offline)
     template = ChatTemplate.from_config(checkpoint.config, TextTokenizer.from_folder(checkpoint.path))
-    options = runtime if runtime is not None else RuntimeOptions()
+    options = (RuntimeOptions() if runtime is None else runtime).with_streams(plan.max_streams)
     opening = clock()
     opened = open_runtime(name, checkpoint=checkpoint, device=where, dtype=kind, options=options)
     logger.info("checkpoint and tokenizer in %.2f s, weights in %.2f s", opening - started, clock() - opening)

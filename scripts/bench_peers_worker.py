@@ -13,7 +13,8 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-STUBS = Path(__file__).resolve().parent / "parity" / "stubs"
+HERE = Path(__file__).resolve().parent
+STUBS = (HERE / "bench_stubs", HERE / "parity" / "stubs")
 TEXT = (
     "The morning train was late again, so she sat down by the window, opened her notebook, and wrote about the harbour,"
     " the grey ships, the smell of rope and salt, and the old man who had once repaired every clock in the town."
@@ -115,6 +116,10 @@ ROLES = {"qwen3tts": Ours, "qwen-tts": Official, "faster-qwen3-tts": Faster}
 
 def version(package):
     """Of an installed package, None if it has no metadata here."""
+    if package == "qwen3tts":  # may run from its source folder
+        import qwen3tts
+
+        return qwen3tts.__version__
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -153,7 +158,7 @@ def main():
         parser.add_argument(name, type=int, required=True)
     a = parser.parse_args()
     if a.role != "qwen3tts":
-        sys.path.append(str(STUBS))  # for modules that are imported and not called here; real ones come first
+        sys.path += map(str, STUBS)  # for modules that are imported and not called here; real ones come first
     out = sys.stdout
 
     def answer(what):

@@ -6,26 +6,77 @@
 namespace qwen3tts {
 namespace {
 
-// What a thread loads of its row, all at once; it owns logits threadIdx.x + j * kThreads.
+// ---------------------------------------------------------------- loads
+
+// Loads that stay where they are written, one after another: what a row needs is asked for together, and comes together. An
+// ordinary load is moved to its use, and the next one waits for it.
+__device__ __forceinline__ uint32_t load_now(const void* from) {
+  uint32_t v;
+#ifdef QWEN3TTS_CUDA
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from));
+#else
+  v = *static_cast<const uint32_t*>(from);
+#endif
+  return v;
+}
+__device__ __forceinline__ uint32_t load_byte_now(const void* from) {
+  uint32_t v;
+#ifdef QWEN3TTS_CUDA
+  asm volatile("ld.relaxed.gpu.global.u8 %0, [%1];" : "=r"(v) : "l"(from));
+#else
+  v = *static_cast<const uint8_t*>(from);
+#endif
+  return v;
+}
+__device__ __forceinline__ SamplerRow load_now(const SamplerRow* from) {
+  uint32_t words[sizeof(SamplerRow) / sizeof(uint32_t)];
+#pragma unroll
+  for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); ++i) words[i] = load_now(reinterpret_cast<const uint32_t*>(from) + i);
+  SamplerRow row;
+  memcpy(&row, words, sizeof(row));
+  return row;
+}
+
+// What a thread loads of its row; it owns logits threadIdx.x + j * kThreads.
 template <int EACH> struct Loaded {
   float values[EACH];
   uint32_t present, seen, suppressed;  // one bit per logit
 };
 
-template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerArguments& a, int64_t r, int64_t slot) {
+// Without branches: past the row it is the first logit's. place: the row's entry of `seen`.
+template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerArguments& a, int64_t r, int64_t place) {
   static_assert(EACH <= 32, "one bit per logit");
   Loaded<EACH> in{};
+  const float* logits = a.logits + r * a.row_stride;
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
     const int i = static_cast<int>(threadIdx.x) + j * kThreads;
-    if (i >= a.vocab) continue;
-    in.present |= 1u << j;
-    in.values[j] = a.logits[r * a.row_stride + i];
-    if (a.seen != nullptr && a.seen[slot * a.vocab + i] != 0) in.seen |= 1u << j;
-    if (a.suppressed != nullptr && a.suppressed[i] != 0) in.suppressed |= 1u << j;
+    in.present |= (i < a.vocab ? 1u : 0u) << j;
+    in.values[j] = gpu::from_bits(load_now(logits + (i < a.vocab ? i : 0)));
   }
+  if (a.seen == nullptr && a.suppressed == nullptr) return in;
+  // A mask that is not given is read from the logits, and not heeded.
+  const void *seen = logits, *suppressed = logits;
+  if (a.seen != nullptr) seen = a.seen + place * a.vocab;
+  if (a.suppressed != nullptr) suppressed = a.suppressed;
+  uint32_t masks[EACH][2];
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const int i = (in.present >> j & 1u) != 0 ? static_cast<int>(threadIdx.x) + j * kThreads : 0;
+    masks[j][0] = load_byte_now(static_cast<const uint8_t*>(seen) + i);
+    masks[j][1] = load_byte_now(static_cast<const uint8_t*>(suppressed) + i);
+  }
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    in.seen |= (masks[j][0] != 0 ? 1u : 0u) << j;
+    in.suppressed |= (masks[j][1] != 0 ? 1u : 0u) << j;
+  }
+  if (a.seen == nullptr) in.seen = 0;
+  if (a.suppressed == nullptr) in.suppressed = 0;
   return in;
 }
+
+// ---------------------------------------------------------------- pick
 
 // Penalty, suppression and temperature: logits become keys; what is beyond the row or NaN is absent. Returns status.
 template <int EACH>
@@ -51,33 +102,38 @@ __device__ __forceinline__ uint32_t process(const SamplerArguments& a, const Sam
   return status;
 }
 
-// Puts the keys that can be picked into `kept`, in an order that depends on nothing but the keys; returns how many.
-// The others become absent.
+// Puts the keys that can be picked into s.entries, or into `kept` where they are too many, in an order that depends on
+// nothing but the keys; returns how many.
 template <int EACH>
-__device__ __forceinline__ int keep_survivors(uint32_t (&keys)[EACH], uint32_t edge, float largest,
+__device__ __forceinline__ int keep_survivors(const uint32_t (&keys)[EACH], uint32_t edge, float largest,
                                               const Survivors& kept, Shared& s) {
-  uint32_t mine = 0;
+  uint32_t here = 0;  // one bit per key
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    const bool survives = keys[j] >= edge && gpu::sub_rn(value_of(keys[j]), largest) > -17.0f;
-    keys[j] = survives ? keys[j] : 0;
-    mine += keys[j] != 0 ? 1u : 0u;
+    const bool survives = keys[j] != 0 && keys[j] >= edge && gpu::sub_rn(value_of(keys[j]), largest) > -17.0f;
+    here |= (survives ? 1u : 0u) << j;
   }
-  uint32_t place = scan_group(mine);
+  uint32_t place = scan_group(bits_in(here));
   if (gpu::group_lane() == gpu::kGroup - 1) s.count[gpu::group()] = place;
-  place -= mine;
+  place -= bits_in(here);
   sampler_barrier();
   uint32_t count = 0;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    if (g == gpu::group()) place += count;
+    place += g < gpu::group() ? s.count[g] : 0u;
     count += s.count[g];
   }
+  const bool few = count <= kRanked;
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    if (keys[j] == 0) continue;
-    kept.keys[place] = keys[j];
-    kept.indices[place++] = static_cast<uint16_t>(threadIdx.x + j * kThreads);
+    const uint32_t index = threadIdx.x + j * kThreads, to = place + bits_in(here & ((1u << j) - 1u));
+    if ((here >> j & 1u) == 0) continue;
+    if (few) {
+      s.entries[to] = entry_of(keys[j], index);
+    } else {
+      kept.keys[to] = keys[j];
+      kept.indices[to] = static_cast<uint16_t>(index);
+    }
   }
   return static_cast<int>(count);
 }
@@ -133,7 +189,7 @@ __device__ __forceinline__ int pick(const SamplerArguments& a, const SamplerRow&
   }
   const int count = keep_survivors(keys, edge, largest, kept, s);
   const uint32_t top_p = static_cast<uint32_t>(row.top_p);
-  if (count <= kRanked) return draw_ranked(kept, count, row.top_k, largest, top_p, word, s);
+  if (count <= kRanked) return draw_ranked(count, row.top_k, largest, top_p, word, s);
   const int each = sort_survivors(kept, count, s);
   return draw(kept, row.top_k > 0 ? smaller(count, row.top_k) : count, each, largest, top_p, word, s);
 }
@@ -149,7 +205,8 @@ template <int EACH> __device__ __forceinline__ void make_up(SamplerRow& row, Loa
     in.values[j] = static_cast<float>(threadIdx.x * 37 % kThreads) * 0.01f - static_cast<float>(j);
 }
 
-template <int EACH> __global__ void __launch_bounds__(kThreads) sample_kernel(SamplerArguments a, int room) {
+// ORDERED: in_order; a choice at run time would wait for the slot all the same.
+template <int EACH, bool ORDERED> __global__ void __launch_bounds__(kThreads, 2) sample_kernel(SamplerArguments a, int room) {
   QW_DYNAMIC_SHARED(uint32_t, dynamic);
   __shared__ Shared s;
   const Survivors kept{dynamic, reinterpret_cast<uint16_t*>(dynamic + room)};
@@ -167,11 +224,14 @@ template <int EACH> __global__ void __launch_bounds__(kThreads) sample_kernel(Sa
     int frame = 0;
     if (real) {
       gpu::wait_for_previous();
-      slot = a.slots == nullptr ? r : a.slots[r];
+      if (!ORDERED) slot = static_cast<int32_t>(load_now(a.slots + r));
+      const int64_t place = ORDERED ? r : slot < 0 ? 0 : slot;
+      row = load_now(a.params + place);
+      frame = static_cast<int>(load_now(a.frames + place));
+      in = load<EACH>(a, r, place);
+      if (ORDERED) slot = a.slots == nullptr ? r : static_cast<int32_t>(load_now(a.slots + r));
       if (slot < 0) return;
-      row = a.params[slot];
-      frame = a.frames[slot] + a.frame_offset;
-      in = load<EACH>(a, r, slot);
+      frame += a.frame_offset;
     } else {
       make_up(row, in);
     }
@@ -215,15 +275,18 @@ size_t apart_bytes() {
 #endif
 }
 
-template <int EACH> void launch(const SamplerArguments& a, void* stream) {
+template <int EACH, bool ORDERED> void launch(const SamplerArguments& a, void* stream) {
   int room = kThreads;
   while (room < a.vocab) room *= 2;
   const size_t needed = static_cast<size_t>(room) * kEntryBytes;
   const size_t apart = a.rows > 1 && a.rows <= kMostApart ? apart_bytes() : 0;
   const size_t shared = needed > apart ? needed : apart;
-  if (shared + sizeof(Shared) > 48 << 10) gpu::allow_shared(&sample_kernel<EACH>, shared);
-  QW_LAUNCH_DEPENDENT((sample_kernel<EACH>), dim3(static_cast<unsigned>(a.rows)), dim3(kThreads), shared,
+  if (shared + sizeof(Shared) > 48 << 10) gpu::allow_shared(&sample_kernel<EACH, ORDERED>, shared);
+  QW_LAUNCH_DEPENDENT((sample_kernel<EACH, ORDERED>), dim3(static_cast<unsigned>(a.rows)), dim3(kThreads), shared,
                       gpu::stream_of(stream), a, room);
+}
+template <int EACH> void launch(const SamplerArguments& a, void* stream) {
+  a.in_order || a.slots == nullptr ? launch<EACH, true>(a, stream) : launch<EACH, false>(a, stream);
 }
 
 bool in_16_bytes(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % sizeof(uint4) == 0; }

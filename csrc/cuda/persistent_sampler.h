@@ -112,15 +112,20 @@ static __device__ __noinline__ int draw_slowly(Sampling& s, SlowSampling& slow, 
     count += s.parts.count[g];
   }
   const Survivors kept{slow.keys, slow.indices};
+  const bool few = count <= kRanked;
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     if (keys[j] == 0) continue;
-    kept.keys[place] = keys[j];
-    kept.indices[place++] = static_cast<uint16_t>(owned(j));
+    if (few) {
+      s.parts.entries[place++] = entry_of(keys[j], owned(j));
+    } else {
+      kept.keys[place] = keys[j];
+      kept.indices[place++] = static_cast<uint16_t>(owned(j));
+    }
   }
   const uint32_t top_p = static_cast<uint32_t>(row.top_p);
   const int kept_count = static_cast<int>(count);
-  if (kept_count <= kRanked) return draw_ranked(kept, kept_count, row.top_k, largest, top_p, word, s.parts);
+  if (few) return draw_ranked(kept_count, row.top_k, largest, top_p, word, s.parts);
   const int each = sort_survivors(kept, kept_count, s.parts);
   return draw(kept, row.top_k > 0 ? smaller(kept_count, row.top_k) : kept_count, each, largest, top_p, word, s.parts);
 }

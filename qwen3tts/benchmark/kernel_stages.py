@@ -17,7 +17,8 @@ from qwen3tts.errors import BackendError
 from qwen3tts.runtime.protocols import RowRequest
 
 BEGIN, SUM, END, SAMPLE, PRODUCT = "begin_kernel", "sum_kernel", "end_kernel", "sample_kernel", "linear"
-"""parts of kernels' names (csrc/common/decode/frame.cpp, sampler.cpp, linear*.cpp)"""
+PERSISTENT = "PersistentArguments"
+"""parts of kernels' names (csrc/common/decode/frame.cpp, sampler.cpp, linear*.cpp, csrc/cuda/decode_persistent.cpp)"""
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ def stages_of(names: Sequence[str], projected: bool) -> list[str]:
             inside = "sampling"
         elif END in name:
             inside = "end"
+        elif PERSISTENT in name:
+            inside = "one kernel"
         elif PRODUCT in name and draws_next:
             inside = "logits"
         elif projected and PRODUCT in name and i > 0 and BEGIN in names[i - 1]:

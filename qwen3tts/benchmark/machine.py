@@ -7,7 +7,7 @@ import torch
 
 from qwen3tts._version import __version__
 from qwen3tts.backends.native.build_info import build_record
-from qwen3tts.optimization.apply import driver_version
+from qwen3tts.optimization.evidence_store import driver_version
 
 
 def describe(tts: Any) -> dict[str, Any]:

@@ -132,6 +132,10 @@ def _stages(tts: Any, settings: BenchSettings, rows: int, bytes_per_second: floa
     if runtime.frames.room_for(requests) < rows:
         raise CapacityError(f"There is no room for {rows} texts. Load with more max_streams or kv_bytes.")
     core = core_of(runtime.frames)
+    for _ in range(settings.warmup):
+        slots = runtime.frames.admit(requests)
+        timed_frames(runtime.frames, slots, frames)
+        release(runtime.frames, slots)
     entry = _plain(tts, requests, before, frames) if core is None else profile_core(core, requests, before, frames)
     positions = len(requests[0].prefill) + before + frames // 2
     needed = frame_bytes(runtime.talker, rows, positions)

@@ -109,7 +109,7 @@ class Engine:
         )
         text = talker.embed_text(unique)[place]
         prefill = text[:length]
-        prefill[coded] += talker.embed_codec(tokens)
+        prefill.index_add_(0, coded, talker.embed_codec(tokens))
         if x_vector is not None:
             vector = torch.tensor(x_vector).to(talker.device, talker.dtype)
             prefill[prompt.codec_ids.index(SPEAKER_ROW)] += vector

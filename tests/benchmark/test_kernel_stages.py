@@ -48,9 +48,10 @@ def test_stages_by_name_and_order(projected):
 
 
 def test_one_kernel_for_the_whole_predictor():
-    names = [BEGIN, "qwen3tts::persistent_predictor_kernel(int)", SUM, *LAYER, LINEAR, SAMPLE, END]
+    whole = "qwen3tts::(anonymous namespace)::predictor_kernel(qwen3tts::PersistentArguments)"
+    names = [BEGIN, whole, SUM, *LAYER, LINEAR, SAMPLE, END]
     found = stages_of(names, projected=False)
-    assert found[:3] == ["predictor.begin", "predictor.stack", "step_input"]
+    assert found[:3] == ["predictor.begin", "predictor.one kernel", "step_input"]
     with pytest.raises(BackendError, match="0 of the kind"):
         stages_of([BEGIN, LINEAR, END], projected=False)
 

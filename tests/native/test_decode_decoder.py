@@ -304,7 +304,7 @@ def test_an_error_or_an_interrupt_of_one_row_leaves_the_others_as_they_were(nati
 
 def test_the_pool_of_keys_and_values_grows_without_a_trace(native, models, caplog):
     runtime = models("bfloat16", "plain", str(native.device))
-    core = core_of(native, runtime, kv_positions=9, graphs=False)
+    core = core_of(native, runtime, kv_positions=9)
     assert (core.pages.pages, core.most_pages) == (2, 60)
     with caplog.at_level("INFO", logger="qwen3tts"):
         got = life(core, runtime, random.Random(FIXED_SEED), 18)

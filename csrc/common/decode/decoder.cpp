@@ -150,6 +150,7 @@ SamplerArguments Decoder::sampler(std::int32_t codebook, std::int32_t rows, cons
   a.eos_id = -1;
   a.status = d_.state.status;
   a.slots = slots;
+  a.in_order = slots == s_.active;  // as frame_begin writes them
   a.codes = d_.state.codes + codebook;
   a.code_stride = d_.state.groups;
   return a;

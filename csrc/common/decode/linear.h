@@ -1,17 +1,21 @@
 // The products of a decoder layer, with what stands before and after them:
 //
-//   v = x   or   v = round(norm_weight * round(x * 1/sqrt(mean(x^2) + eps)))          the RMSNorm of model/layers.py
+//   scale[r] = 1/sqrt(mean(x[r]^2) + eps)                                              in fp32
+//   v = x   or   v = round(norm_weight * round(x * scale))                             the RMSNorm of model/layers.py
 //   s[r, n] = sum over i of v[r, i] * weight[n, i]  (+ bias[n])                        in fp32
 //   store      y[r, n] = round(s[r, n])                                                n runs over all parts in turn
 //   residual   y[r, n] = round(y[r, n] + round(s[r, n]))
 //   silu_mul   y[r, n] = round(round(silu(round(gate[r, n]))) * round(up[r, n]))      parts: gate and up
 //
+// In bf16 the norm stands around the sum: v = round(norm_weight * x) and s[r, n] = scale[r] * (sum) (+ bias[n]), so that
+// a product need not wait for its norm. That is one rounding less. (In fp16, norm_weight * x might overflow.)
+//
 // x [rows, k] and y [rows, n] with row strides of their own; up to three weights [n_p, k] as nn.Linear stores them, so
 // that q, k and v need no copy that has them together. x, norm_weight and normed have one dtype; the weights and the
 // bias have it too or are fp32. y has the dtype of x, or is fp32 and not rounded (store only). 1 to 128 rows.
 //
-// y may not overlap x: other blocks still read it. normed may be nullptr; else [rows, k] without gaps, and v is written
-// there (only with norm_weight).
+// y may not overlap x: other blocks still read it. normed may be nullptr; else [rows, k] without gaps, and the
+// normed x is written there, as model/layers.py rounds it in every dtype (only with norm_weight).
 //
 // k is a multiple of 8, and rows of x, weights and norm_weight begin at multiples of 16 bytes.
 //

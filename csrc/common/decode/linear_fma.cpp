@@ -46,6 +46,9 @@ template <class T>
 __device__ __forceinline__ Piece<T> normalize(const Piece<T>& v, const Piece<T>& weight, float scale) {
   return {{normalized<T>(v.part[0], weight.part[0], scale)}};
 }
+__device__ __forceinline__ Piece<gpu::bf16> times(const Piece<gpu::bf16>& v, const Piece<gpu::bf16>& weight) {
+  return {{weighted<gpu::bf16>(v.part[0], weight.part[0])}};
+}
 __device__ __forceinline__ Piece<float> normalize(const Piece<float>& v, const Piece<float>& weight, float scale) {
   Piece<float> out;
 #pragma unroll
@@ -65,7 +68,7 @@ template <class X> __device__ __forceinline__ float scale_of(const LinearArgumen
 #pragma unroll
     for (int i = 0; i < kPiece; ++i) squares = fmaf(v[i], v[i], squares);
   }
-  return norm_scale(a, gpu::group_sum(squares));
+  return norm_scale(gpu::group_sum(squares), a.k, a.eps);
 }
 
 template <class X, class W, int ROWS>
@@ -123,12 +126,15 @@ __global__ void __launch_bounds__(kThreads, 1) linear_fma_kernel(LinearArguments
         for (int r = 0; r < ROWS; ++r) {
           if (r >= rows) break;
           Piece<X> read = load_piece(x + r * a.x_stride + piece * kPiece);
+          const Piece<X> plain = read;
           if (norm_weight != nullptr) read = normalize(read, norm, scale[r]);
           if (writes_normed) {
             X* to = static_cast<X*>(a.normed) + static_cast<int64_t>(first_row + r) * a.k + piece * kPiece;
 #pragma unroll
             for (int j = 0; j < static_cast<int>(sizeof(X)) / 2; ++j) gpu::store_vector(to + j * 4, read.part[j]);
           }
+          if constexpr (kScalesSum<X>)
+            if (norm_weight != nullptr) read = times(plain, norm);
           float v[kPiece];
           widen_piece(read, v);
 #pragma unroll
@@ -146,7 +152,10 @@ __global__ void __launch_bounds__(kThreads, 1) linear_fma_kernel(LinearArguments
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
-    for (int o = 0; o < kOutputs; ++o) sums[r][o] = gpu::group_sum(sums[r][o]);
+    for (int o = 0; o < kOutputs; ++o) {
+      sums[r][o] = gpu::group_sum(sums[r][o]);
+      if (kScalesSum<X> && norm_weight != nullptr) sums[r][o] = gpu::mul_rn(sums[r][o], scale[r]);
+    }
     if (lane != r || r >= rows) continue;
     const int row = first_row + r;
     const X* y = static_cast<const X*>(a.y) + row * a.y_stride;

@@ -77,20 +77,11 @@ template <class T, int TILES> struct Columns {
   }
 };
 
-template <class T> __device__ __forceinline__ float add_squares(float sum, const gpu::Vector& v) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float a, b;
-    gpu::unpack<T>(v.word[i], a, b);
-    sum = fmaf(b, b, fmaf(a, a, sum));
-  }
-  return sum;
-}
-
-// The scale of each of this lane's columns. `ring` has the first DEPTH steps.
+// The scale of each of this lane's columns; those of all columns into `shared`. `ring` has the first DEPTH steps.
 template <class T, int TILES, int DEPTH>
 __device__ __forceinline__ void norm_scales(const LinearArguments& a, const Columns<T, TILES>& columns,
-                                            const gpu::Vector (&ring)[DEPTH][TILES], int steps, float (&scale)[TILES]) {
+                                            const gpu::Vector (&ring)[DEPTH][TILES], int steps, float (&scale)[TILES],
+                                            float* shared) {
   __shared__ float partial[kWarps][TILES * 8];
   float squares[TILES] = {};
 #pragma unroll
@@ -118,7 +109,8 @@ __device__ __forceinline__ void norm_scales(const LinearArguments& a, const Colu
     float sum = partial[0][t * 8 + g];
 #pragma unroll
     for (int w = 1; w < kWarps; ++w) sum = gpu::add_rn(sum, partial[w][t * 8 + g]);
-    scale[t] = norm_scale(a, sum);
+    scale[t] = norm_scale(sum, a.k, a.eps);
+    if (gpu::group() == 0 && lane % 4 == 0) shared[t * 8 + g] = scale[t];
   }
 }
 
@@ -137,10 +129,12 @@ __device__ __forceinline__ void multiply(float (&sums)[2][(HALVES + 1) / 2][TILE
   }
 }
 
-// Adds up the warps and writes the outputs of a group. `old` is y before, of this thread's first output.
+// Adds up the warps and writes the outputs of a group. `old` is y before, of this thread's first output. `scales`: of the
+// columns, to multiply the sums with; or nullptr.
 template <class T, int HALVES, int TILES>
 __device__ __forceinline__ void reduce_and_write(const LinearArguments& a, float (&sums)[2][(HALVES + 1) / 2][TILES][4],
-                                                 int group, int outputs, int first_row, bool first_group, float old) {
+                                                 int group, int outputs, int first_row, bool first_group, float old,
+                                                 const float* scales) {
   constexpr int at_once = TILES * HALVES <= 16 ? TILES : 16 / HALVES;  // tiles; the rest waits for the same memory
   constexpr int stride = HALVES * 8 + 4;                               // apart in the banks
   __shared__ float partial[kWarps][at_once * 8][stride];
@@ -169,7 +163,7 @@ __device__ __forceinline__ void reduce_and_write(const LinearArguments& a, float
       float sum = partial[0][column][weight];
 #pragma unroll
       for (int w = 1; w < kWarps; ++w) sum = gpu::add_rn(sum, partial[w][column][weight]);
-      return sum;
+      return scales == nullptr ? sum : gpu::mul_rn(sum, scales[begin * 8 + column]);
     };
 #pragma unroll 1
     for (int i = thread; i < columns * here; i += kThreads) {
@@ -219,12 +213,13 @@ __global__ void __launch_bounds__(kThreads, kResident<TILES>) linear_mma_kernel(
 #pragma unroll
     for (int t = 0; t < TILES; ++t) x[d][t] = columns.load(t, d, mine);
   QW_DYNAMIC_SHARED(gpu::Vector, norm_weight);
+  __shared__ float scales[TILES * 8];
   float scale[TILES];
   if constexpr (NORM) {
     if (thread < norm_pieces) norm_weight[thread] = norm_piece;
 #pragma unroll 1
     for (int i = thread + kThreads; i < norm_pieces; i += kThreads) norm_weight[i] = gpu::load_weight(norm_from + i * 8);
-    norm_scales(a, columns, x, mine, scale);
+    norm_scales(a, columns, x, mine, scale, scales);
   }
 
 #pragma unroll 1
@@ -254,9 +249,11 @@ __global__ void __launch_bounds__(kThreads, kResident<TILES>) linear_mma_kernel(
             gpu::Vector v = x[d % x_depth][t];
             if constexpr (NORM) {
               const int at = (base + d) * kStep + warp * kUnit + lane % 4 * 8;
-              if (base + d < mine) v = normalized<T>(v, norm_weight[at / 8], scale[t]);
               if (a.normed != nullptr && group == 0 && base + d < mine && t <= columns.last)
-                gpu::store_vector(static_cast<T*>(a.normed) + static_cast<int64_t>(first_row + t * 8 + g) * a.k + at, v);
+                gpu::store_vector(static_cast<T*>(a.normed) + static_cast<int64_t>(first_row + t * 8 + g) * a.k + at,
+                                  normalized<T>(v, norm_weight[at / 8], scale[t]));
+              if (base + d < mine)
+                v = kScalesSum<T> ? weighted<T>(v, norm_weight[at / 8]) : normalized<T>(v, norm_weight[at / 8], scale[t]);
             }
             multiply<T, HALVES, TILES>(sums, held[d], v, t);
             x[d % x_depth][t] = columns.load(t, x_step, x_end);
@@ -268,7 +265,8 @@ __global__ void __launch_bounds__(kThreads, kResident<TILES>) linear_mma_kernel(
         weights.load(held[d], ahead + d, end);
       }
     }
-    reduce_and_write<T, HALVES, TILES>(a, sums, group, outputs, first_row, first_group, old);
+    reduce_and_write<T, HALVES, TILES>(a, sums, group, outputs, first_row, first_group, old,
+                                       NORM && kScalesSum<T> ? scales : nullptr);
   }
 }
 

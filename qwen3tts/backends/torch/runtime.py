@@ -81,8 +81,10 @@ class TorchRuntime:
             talker.prepare(max_positions)
             codec.prepare()
             padding = talker.embed_text(torch.tensor([config.tts_pad_id]))[0]
+        slots = options.with_streams(None).max_streams
+        assert slots is not None
         self.frames = TorchFrameDecoder(
-            talker, padding, slots=options.max_streams, max_positions=max_positions, kv_bytes=options.kv_bytes
+            talker, padding, slots=slots, max_positions=max_positions, kv_bytes=options.kv_bytes
         )
         self.codec = TorchCodecDecoder(codec, self.device)
 

@@ -23,7 +23,7 @@ from qwen3tts.backends.native.sampler import SamplerRow
 from qwen3tts.backends.torch.frame_decoder import positions_needed
 from qwen3tts.backends.torch.picking import MIN_TOKENS
 from qwen3tts.errors import CapacityError, OptionError
-from qwen3tts.model.talker import Talker
+from qwen3tts.model.talker import Talker, to_device
 from qwen3tts.runtime.protocols import FrameBatch, RowRequest, Slot
 
 logger = logging.getLogger(__name__)
@@ -269,7 +269,7 @@ class NativeFrameDecoder:
             ("counts", torch.tensor(counts)),
             ("last", ends - 1),
         )
-        packed = torch.cat([part for _, part in parts]).to(torch.int32).to(self.device)
+        packed = to_device(torch.cat([part for _, part in parts]).to(torch.int32), self.device)
         fields, offset = {"x": x.data_ptr(), "positions": x.shape[0], "prompts": len(rows)}, packed.data_ptr()
         for name, part in parts:
             fields[name] = offset

@@ -50,9 +50,17 @@ def linear_reference(
     y: Tensor | None = None,
     output: torch.dtype | None = None,
 ) -> Tensor:
-    """What `linear` writes, by plain torch with sums in fp64. y: what stood there before, for "residual"."""
-    v = x if norm is None else rms_norm_reference(x, norm.weight, norm.eps)
-    sums = (v.double() @ torch.cat(list(weights)).double().T).float()
+    """What `linear` writes, by plain torch with sums in fp64. y: what stood there before, for "residual".
+
+    In bf16 the norm's scale is applied to the sums, as csrc/common/decode/linear.h says."""
+    v, scale = x, None
+    if norm is not None and x.dtype == torch.bfloat16:
+        v = x * norm.weight
+        scale = torch.rsqrt(x.double().square().mean(-1, keepdim=True) + norm.eps)
+    elif norm is not None:
+        v = rms_norm_reference(x, norm.weight, norm.eps)
+    sums = v.double() @ torch.cat(list(weights)).double().T
+    sums = (sums if scale is None else sums * scale).float()
     if bias is not None:
         sums = sums + bias.float()
     if output is not None and output != x.dtype:

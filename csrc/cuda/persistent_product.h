@@ -2,21 +2,13 @@
 // in the arithmetic of common/decode/linear_parts.h. For device sources only.
 #pragma once
 
-#include "persistent_ring.h"
+#include "cuda/persistent_ring.h"
 
 namespace qwen3tts {
 namespace persistent {
-#ifdef QW_PROFILE
-#define QW_PROF_PARAM , Profile& prof, int pb
-#define QW_PROF_ARG(n) , prof, n
-#define QW_TICKB(i) prof.tick(pb + i)
-#else
-#define QW_PROF_PARAM
-#define QW_PROF_ARG(n)
-#define QW_TICKB(i)
-#endif
 
-// Chain c of a unit has words c and c + 2 of a lane's 16 bytes; else words 2 c and 2 c + 1.
+// Which words of a lane's 16 bytes make chain c of a sum: c and c + 2, or 2 c and 2 c + 1, as in all other kernels. Apart they
+// save the registers that the other order has to be brought into: 2 % of the kernel's time.
 #ifndef QW_WORDS_APART
 #define QW_WORDS_APART 0
 #endif
@@ -109,15 +101,13 @@ __device__ __forceinline__ float with_squares(float sum, const gpu::Vector& v) {
 // too small: what comes of it is too small by as much, to the bit.
 template <int GROUPS>
 __device__ __forceinline__ void normed_product(Ring& ring, const uint32_t* x, const gpu::Vector* norm, uint32_t tag,
-                                               uint32_t check, int columns, Partial& to, uint32_t received, Watch& watch QW_PROF_PARAM) {
+                                               uint32_t check, int columns, Partial& to, uint32_t received, Watch& watch) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   gpu::Vector weight[GROUPS][kSteps], norm_weight[kSteps], v[1];
   take<GROUPS>(weight, ring, watch);
 #pragma unroll
   for (int t = 0; t < kSteps; ++t) norm_weight[t] = norm[t * 32];
-  QW_TICKB(0);
   receive(v, [&](int) { return x; }, tag, check, watch);
-  QW_TICKB(1);
   if (lane < 16 * columns) to.x[lane / 16][warp][lane % 16] = v[0];
   __syncwarp();
   if (lane == 0) arrive(received);  // the finisher takes the norm's scale from it meanwhile
@@ -133,7 +123,6 @@ __device__ __forceinline__ void normed_product(Ring& ring, const uint32_t* x, co
     sums.add([&](int group) -> const gpu::Vector& { return weight[group][t]; }, u);
   }
   sums.leave(to, columns);
-  QW_TICKB(2);
 }
 
 // A logit as it is handed over: its key in the lower half, the tag and what is wrong with it in the upper one.

@@ -8,7 +8,7 @@
 // there is room for: the ways of common/sampler.cpp, which are slower here.
 #pragma once
 
-#include "persistent_product.h"
+#include "cuda/persistent_product.h"
 
 namespace qwen3tts {
 namespace persistent {
@@ -151,7 +151,7 @@ __device__ __forceinline__ int draw_from_ranked(const Sampling& s, uint32_t word
 
 // The code of a pass, in all consumers; -1: this block has waited in vain. Block 0 writes it down. `table`: what it enters the next pass as, or nullptr.
 __device__ __forceinline__ int sample(const PersistentArguments& a, const ExchangeArea& area, int copy, int pass, uint32_t tag,
-                                      const void* table, Sampling& s, SlowSampling& slow, Watch& watch QW_PROF_PARAM) {
+                                      const void* table, Sampling& s, SlowSampling& slow, Watch& watch) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, block = static_cast<int>(blockIdx.x);
   s.bins[thread] = 0;
   s.listed[thread] = 0;
@@ -162,7 +162,6 @@ __device__ __forceinline__ int sample(const PersistentArguments& a, const Exchan
   const int top_k = s.row.top_k;
   uint32_t keys[kEach];
   const uint32_t own_status = receive_keys(keys, area.copies[copy].logits[pass & 1], tag, watch);
-  QW_TICKB(0);
   uint32_t most = keys[0];
 #pragma unroll
   for (int j = 1; j < kEach; ++j) most = larger(most, keys[j]);
@@ -282,7 +281,6 @@ __device__ __forceinline__ int sample(const PersistentArguments& a, const Exchan
       if (status != 0) *a.status |= static_cast<std::int32_t>(status);
     }
   }
-  QW_TICKB(1);
   return token;
 }
 

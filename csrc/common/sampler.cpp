@@ -31,7 +31,8 @@ __device__ __forceinline__ uint32_t load_byte_now(const void* from) {
 __device__ __forceinline__ SamplerRow load_now(const SamplerRow* from) {
   uint32_t words[sizeof(SamplerRow) / sizeof(uint32_t)];
 #pragma unroll
-  for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); ++i) words[i] = load_now(reinterpret_cast<const uint32_t*>(from) + i);
+  for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); ++i)
+    words[i] = load_now(reinterpret_cast<const uint32_t*>(from) + i);
   SamplerRow row;
   memcpy(&row, words, sizeof(row));
   return row;
@@ -241,7 +242,8 @@ template <int EACH> __device__ __forceinline__ void make_up(SamplerRow& row, Loa
 }
 
 // ORDERED: in_order; a choice at run time would wait for the slot all the same.
-template <int EACH, bool ORDERED> __global__ void __launch_bounds__(kThreads, 2) sample_kernel(SamplerArguments a, int room) {
+template <int EACH, bool ORDERED>
+__global__ void __launch_bounds__(kThreads, 2) sample_kernel(SamplerArguments a, int room) {
   QW_DYNAMIC_SHARED(uint32_t, dynamic);
   __shared__ Shared s;
   const Survivors kept{dynamic, reinterpret_cast<uint16_t*>(dynamic + room)};

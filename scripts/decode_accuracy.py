@@ -49,8 +49,8 @@ def measure(
     }
     store_for_kernels(drawn.talker)
     core = NativeFrameDecoder(
-        native, drawn.talker, drawn.padding, slots=len(rows), max_positions=1024, kv_bytes=None, frames_per_replay=1,
-        graphs=False,
+        native, drawn.talker, drawn.padding, slots=len(rows), max_positions=1024, kv_bytes=None,
+        kv_positions=1024 * len(rows), frames_per_replay=1, graphs=False,
     )  # fmt: skip
     codes = speak_with_logits(core, drawn.talker, rows, kept["core"])
     core.close()

@@ -69,7 +69,7 @@ class Checks:
         """A new core."""
         return NativeFrameDecoder(
             self.native, self.drawn.talker, self.drawn.padding, slots=slots, max_positions=1024, kv_bytes=None,
-            frames_per_replay=frames_per_replay, graphs=graphs, **options,
+            kv_positions=1024 * slots, frames_per_replay=frames_per_replay, graphs=graphs, **options,
         )  # fmt: skip
 
     def row(self, rng: random.Random, frames: int | None = None, **changes: Any) -> RowRequest:

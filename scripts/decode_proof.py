@@ -46,8 +46,8 @@ def core_of(native: Native, drawn: DrawnTalker, slots: int, *, graphs: bool = Fa
     """A core for rows of a few hundred positions. The talker is in the form for kernels from now on."""
     store_for_kernels(drawn.talker)
     return NativeFrameDecoder(
-        native, drawn.talker, drawn.padding, slots=slots, max_positions=1024, kv_bytes=None, frames_per_replay=4,
-        graphs=graphs,
+        native, drawn.talker, drawn.padding, slots=slots, max_positions=1024, kv_bytes=None,
+        kv_positions=1024 * slots, frames_per_replay=4, graphs=graphs,
     )  # fmt: skip
 
 

@@ -147,11 +147,11 @@ class _Logits:
         self.buffer = torch.zeros(len(self.sizes) * self.each, device=talker.device)
 
     def __enter__(self) -> "_Logits":
-        self.core._core.keep_logits(self.buffer.data_ptr())
+        self.core.launches.core.keep_logits(self.buffer.data_ptr())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.core._core.keep_logits(0)
+        self.core.launches.core.keep_logits(0)
 
     def take(self, frame: int, slots: Sequence[Slot], forced: Mapping[int, int]) -> None:
         """What a frame has left (-1: an admission): its codes 1.. and code 0 of the next one."""

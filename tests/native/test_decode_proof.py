@@ -43,8 +43,9 @@ def core_of(native):
     def make(talker, padding, slots=3):
         forms.append(store_for_kernels(talker))
         return NativeFrameDecoder(
-            native, talker, padding, slots=slots, max_positions=256, kv_bytes=None, frames_per_replay=3, graphs=False
-        )
+            native, talker, padding, slots=slots, max_positions=256, kv_bytes=None, kv_positions=256 * slots,
+            frames_per_replay=3, graphs=False,
+        )  # fmt: skip
 
     yield make
     for form in forms:

@@ -12,7 +12,8 @@
 //   consumers  attended -> slices of norm(x) W_gate|up         finisher  silu, * -> gated
 //   consumers  gated -> slices of W_down                       finisher  + x -> x
 //
-// Registers: 168 (all that 11 warps can have), no spills (sm_90). Shared memory: 197 KB.
+// Registers: 168 (all that 11 warps can have), no spills (sm_90). Shared memory: about 200 KB; what is
+// left serves as first-level cache.
 #include "cuda/persistent_attention.h"
 #include "cuda/persistent_sampler.h"
 
@@ -64,7 +65,8 @@ __device__ __forceinline__ void load_tables(const PersistentArguments& a, BlockM
   constexpr int pieces = Shape::hidden / 8;
   for (int i = thread; i < (2 * Shape::layers + 1) * pieces; i += kBlockThreads) {
     const int norm = i / pieces;
-    const void* from = norm == 2 * Shape::layers ? a.norm : norm % 2 == 0 ? a.layers[norm / 2].input_norm : a.layers[norm / 2].post_norm;
+    const LayerWeights& layer = a.layers[norm / 2 < Shape::layers ? norm / 2 : 0];
+    const void* from = norm == 2 * Shape::layers ? a.norm : norm % 2 == 0 ? layer.input_norm : layer.post_norm;
     m.norms[norm][i % pieces] = static_cast<const gpu::Vector*>(from)[i % pieces];
   }
   for (int i = thread; i < Shape::layers * 16; i += kBlockThreads) {
@@ -95,7 +97,8 @@ __device__ __forceinline__ void receive_gated(GatedSlices& to, const uint32_t* f
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
       if (k == 2 && columns == 1) continue;
-      const int i = lane + 32 * k, column = columns == 2 && i >= pieces ? 1 : 0, piece = i < pieces ? i : columns == 2 ? i - pieces : i - 16;
+      const int i = lane + 32 * k, column = columns == 2 && i >= pieces ? 1 : 0;
+      const int piece = i < pieces ? i : columns == 2 ? i - pieces : i - 16;
       v[k] = load_shared_words(from + column * (Shape::intermediate / 2) + (warp * pieces + piece) * 4);
     }
 #pragma unroll
@@ -124,7 +127,8 @@ __device__ __forceinline__ void product_done(uint32_t done, int& phase) {
   ++phase;
 }
 
-__device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeArea& area, BlockMemory& m, Ring ring, int warp, Watch watch) {
+__device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeArea& area, BlockMemory& m, Ring ring, int warp,
+                                        Watch watch) {
   const int block = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
   const int copy = block % kCopies;
   const Exchange& e = area.copies[copy];
@@ -144,7 +148,8 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
       x = static_cast<const uint32_t*>(a.x) + (1 - column) * (Shape::hidden / 2) + plain_words;
     } else {
       const bool last = pass == Shape::passes;
-      const int token = sample(a, area, copy, pass - 1, use.logits(pass - 1), last ? nullptr : a.inputs[pass], m.sampling, m.slow, watch);
+      const int token = sample(a, area, copy, pass - 1, use.logits(pass - 1), last ? nullptr : a.inputs[pass], m.sampling,
+                               m.slow, watch);
       if (last || token < 0) return;
       if (threadIdx.x == 0) arrive(shared_address(&m.token));
       x = reinterpret_cast<const uint32_t*>(input_row(a, pass, token)) + plain_words;
@@ -156,14 +161,16 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
       tag = use.layer(count);
       extra_tag = use.extra(count);
       const uint32_t lane_tag = column == kExtra ? extra_tag : tag;
-      normed_product<4>(ring, x, &m.norms[2 * layer][pieces], x_tag, check, columns, m.partial[phase & 1], received + 8 * (phase & 1), watch);
+      normed_product<4>(ring, x, &m.norms[2 * layer][pieces], x_tag, check, columns, m.partial[phase & 1],
+                        received + 8 * (phase & 1), watch);
       product_done(done, phase);
 
       if (pass > 0 && layer == 0) wait(stored, static_cast<uint32_t>(pass - 1) & 1u, watch);
       {
         gpu::Vector weight[2][kSteps];
         gpu::bf16* keys = static_cast<gpu::bf16*>(a.pool) + 2 * layer * a.pool_half + warp * kPositions * Shape::head_dim;
-        const AttentionPlace place{e.qkv[buffer][0], keys, keys + a.pool_half, m.attended[0], pass + 1, columns, block == warp * 16};
+        const AttentionPlace place{e.qkv[buffer][0], keys, keys + a.pool_half, m.attended[0], pass + 1, columns,
+                                   block == warp * 16};
         attend(place, m.tables, layer, a.eps, tag, extra_tag, watch);
         if (place.stores && layer == Shape::layers - 1) {
           __syncwarp();
@@ -181,8 +188,8 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
         product_done(done, phase);
       }
 
-      normed_product<6>(ring, e.attended[buffer][column] + words, &m.norms[2 * layer + 1][pieces], lane_tag, kTagBits, columns,
-                        m.partial[phase & 1], received + 8 * (phase & 1), watch);
+      normed_product<6>(ring, e.attended[buffer][column] + words, &m.norms[2 * layer + 1][pieces], lane_tag,
+                        kTagBits, columns, m.partial[phase & 1], received + 8 * (phase & 1), watch);
       product_done(done, phase);
 
       {
@@ -203,7 +210,8 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
       check = kTagBits;
     }
     // Of pass 0 the head wants position 1 alone, which is every lane's column from here on.
-    normed_product<2>(ring, e.x[(count - 1) & 1][kMain] + words, &m.norms[2 * Shape::layers][pieces], tag, kTagBits, 1, m.partial[phase & 1], received + 8 * (phase & 1), watch);
+    normed_product<2>(ring, e.x[(count - 1) & 1][kMain] + words, &m.norms[2 * Shape::layers][pieces], tag, kTagBits, 1,
+                      m.partial[phase & 1], received + 8 * (phase & 1), watch);
     product_done(done, phase);
   }
 }
@@ -251,7 +259,8 @@ __device__ __forceinline__ void finish_all(const PersistentArguments& a, Exchang
       float s[kColumns];
       scales(s, columns, layer == 0 ? kUnit : kGrow);
       f.qkv(next(), columns, s, layer == 0 ? 1.0f : kGrowth, buffer, tag, extra_tag);
-      f.residual(next(), columns, 1.0f, tag, extra_tag, [&](Exchange& e, int column) { return e.attended[buffer][column]; });
+      f.residual(next(), columns, 1.0f, tag, extra_tag,
+                 [&](Exchange& e, int column) { return e.attended[buffer][column]; });
       scales(s, columns, kGrow);
       f.gated(next(), columns, s, buffer, tag, extra_tag);
       f.residual(next(), columns, kGrowth, tag, extra_tag, [&](Exchange& e, int column) { return e.x[buffer][column]; });
@@ -323,7 +332,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __gri
   load_tables(a, m);
   __syncthreads();
   Watch watch{nanoseconds() + static_cast<uint64_t>(a.timeout_ns), &m.stuck, 0};
-  Ring ring{shared_address(m.ring), shared_address(m.full), shared_address(m.empty), static_cast<uint32_t>(a.depth) >> 31, 0, 0};
+  const uint32_t nothing = static_cast<uint32_t>(a.depth) >> 31;
+  const Ring ring{shared_address(m.ring), shared_address(m.full), shared_address(m.empty), nothing, 0, 0};
   if (warp < kConsumerWarps) {
     consume(a, area, m, ring, warp, watch);
   } else if (warp == kFinisher) {
@@ -357,12 +367,15 @@ std::string persistent_device_problem() {
   ask(shared, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   if (major < 9) return "the card's compute capability is below 9.0";
   if (cooperative == 0) return "the card has no cooperative launches";
-  if (processors < kBlocks) return "the card has " + std::to_string(processors) + " multiprocessors, fewer than " + std::to_string(kBlocks);
+  if (processors < kBlocks)
+    return "the card has " + std::to_string(processors) + " multiprocessors, fewer than " + std::to_string(kBlocks);
   if (shared < static_cast<int>(sizeof(BlockMemory)))
-    return "a block of the card has " + std::to_string(shared) + " bytes of shared memory, fewer than " + std::to_string(sizeof(BlockMemory));
+    return "a block of the card has " + std::to_string(shared) + " bytes of shared memory, fewer than " +
+           std::to_string(sizeof(BlockMemory));
   gpu::allow_shared(&predictor_kernel, sizeof(BlockMemory));
-  gpu::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, &predictor_kernel, kBlockThreads, sizeof(BlockMemory)),
-             "persistent code predictor");
+  gpu::check(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, &predictor_kernel, kBlockThreads, sizeof(BlockMemory)),
+      "persistent code predictor");
   return resident * processors >= kBlocks ? "" : "the card has no room for all blocks at the same time";
 }
 
@@ -374,8 +387,8 @@ void persistent_predictor(const PersistentArguments& a, void* stream) {
   gpu::allow_shared(&predictor_kernel, sizeof(BlockMemory));
   PersistentArguments copy = a;
   void* parameters[] = {&copy};
-  gpu::check(cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(&predictor_kernel), dim3(kBlocks), dim3(kBlockThreads),
-                                         parameters, sizeof(BlockMemory), gpu::stream_of(stream)),
+  const void* kernel = reinterpret_cast<const void*>(&predictor_kernel);
+  gpu::check(cudaLaunchCooperativeKernel(kernel, dim3(kBlocks), dim3(kBlockThreads), parameters, sizeof(BlockMemory), gpu::stream_of(stream)),
              "launch of the persistent code predictor");
 }
 

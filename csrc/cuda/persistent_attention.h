@@ -133,9 +133,10 @@ struct AttentionPlace {
   bool stores;
 };
 
-__device__ __forceinline__ void attend(const AttentionPlace& at, const HeadTables& tables, int layer, float eps, uint32_t tag,
-                                       uint32_t extra_tag, Watch& watch) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, kv_head = static_cast<int>(threadIdx.x) / 32, team = lane / 16, mine = lane % 16;
+__device__ __forceinline__ void attend(const AttentionPlace& at, const HeadTables& tables, int layer, float eps,
+                                       uint32_t tag, uint32_t extra_tag, Watch& watch) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, kv_head = static_cast<int>(threadIdx.x) / 32;
+  const int team = lane / 16, mine = lane % 16;
   const int old = at.columns == 2 ? 0 : at.position;  // positions whose keys are there
   const bool extra = at.columns == 2 && team == 1;    // this team's new position is position 0
   gpu::Vector keys[8], values[8];
@@ -227,7 +228,8 @@ __device__ __forceinline__ void attend(const AttentionPlace& at, const HeadTable
     }
   }
   // The first team takes the first head, the second the second.
-  const float total = gpu::add_rn(team == 0 ? a.total[0] : a.total[1], gpu::shfl_xor(team == 0 ? a.total[1] : a.total[0], 16));
+  const float total =
+      gpu::add_rn(team == 0 ? a.total[0] : a.total[1], gpu::shfl_xor(team == 0 ? a.total[1] : a.total[0], 16));
   const float scale = gpu::div_rn(1.0f, total);
   float result[8];
 #pragma unroll

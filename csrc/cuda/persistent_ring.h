@@ -156,9 +156,8 @@ __device__ __forceinline__ void fill(const PersistentArguments& a, Ring ring, in
     __syncwarp();
     if (lane < kStageRows)
       asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-              ring.stages + ring.slot * kStageBytes + lane * kRowPitch),
-          "l"(from.first + static_cast<int64_t>(lane) * from.pitch), "r"(kRowBytes), "r"(full), "l"(pinned ? keep : pass_by)
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+          ::"r"(ring.stages + ring.slot * kStageBytes + lane * kRowPitch), "l"(from.first + static_cast<int64_t>(lane) * from.pitch), "r"(kRowBytes), "r"(full), "l"(pinned ? keep : pass_by)
           : "memory");
     __syncwarp();
     ring.next();

@@ -76,7 +76,8 @@ def request_of(talker, rng, predictor, frames=FRAMES):
     x = torch.randn(12, talker.config.transformer.hidden_size, generator=generator, device=talker.device)
     return RowRequest(
         prefill=x[:9].to(talker.dtype), trailing=x[9:].to(talker.dtype), talker=SamplingParams(True, 0.9, 50, 1.0),
-        predictor=predictor, repetition_penalty=1.05, seed=rng.randrange(2**64), part=rng.randrange(3), max_frames=frames,
+        predictor=predictor, repetition_penalty=1.05, seed=rng.randrange(2**64), part=rng.randrange(3),
+        max_frames=frames,
     )  # fmt: skip
 
 

@@ -1,299 +1,387 @@
-// linear() on tensor cores, for bf16 and fp16.
+// linear() on tensor cores, for bf16 and fp16 and any number of rows; made for 17 to 128.
 //
-// The weights are the tall operand, 16 of their rows in two halves of 8; the rows of x are its columns, 8 at a time. For
-// silu_mul the halves are 8 gates and the 8 ups that belong to them, so that both sums of an output meet in one block.
+// The weights are the tall operand, 16 of their rows at a time; the rows of x are its columns, 8 at a time. For
+// silu_mul the halves of 16 rows are 8 gates and the 8 ups that belong to them, so that both sums of an output meet in
+// one lane.
 //
-// A unit is 32 elements of k. A lane (g = lane / 4, q = lane % 4) reads 16 bytes of weight row g, elements 8 q .. 8 q + 7,
-// and the same elements of column g of x: both operands have their k in the same other order, which a sum over k cannot
-// tell, and no copy of the weights in another order is needed. Unit u belongs to step u / 8 of warp u % 8; a warp sums
-// its steps in order, in two chains (the halves of each unit), and a block adds the warps in order.
+// The order of a sum: a unit is 32 elements of k, and unit u is step u / 8 of slice u % 8. A lane (g = lane / 4,
+// q = lane % 4) has elements 8 q .. 8 q + 7 of weight rows g and g + 8 and of column g of x: both operands have their k
+// in the same other order, which a sum over k cannot tell. The steps of a slice are added in order, in two chains (the
+// halves of each unit), then the chains to each other, and the slices in order.
 //
-// A block has `halves` times 8 rows of weights, and takes up further such groups where there are many. The registers are
-// a ring of weights, `kDepth` steps of them: what was used is loaded anew for the steps, or the group, to come. With at
-// most 128 registers two blocks fit on a multiprocessor, and a kernel's first weights arrive while the one ahead runs;
-// from 33 rows on it is one, with up to 255. None spills. Shared memory: 3 to 43 KB, and k elements with a norm.
-#include "common/decode/linear_parts.h"
+// A block has 16 M rows of weights and 32 N columns. Four of its warps take the first half of the slices and four the
+// second one, 8 N columns each, so a block reads x once, straight into registers. The weights lie in shared memory for
+// all warps and arrive there while the kernel ahead runs: all of them, or through a ring. The first half adds its
+// slices up as they come, those of the second half are kept and added at the end.
+//
+// With a norm in bf16, squares are summed along the way and nothing waits for the scale. In fp16 x is read twice.
+//
+// Without a norm k is long and the outputs are few. Where there are clusters, four blocks then share 16 M rows and take
+// two slices each; every slice's sums go into the shared memory of the block that finishes its columns.
+//
+// Registers: 103 to 128, so two blocks fit on a multiprocessor. N = 2 spills 260 bytes with M = 3, 176 with M = 4, 64
+// with M = 2 and a norm; others up to 32. Shared memory: 8 M KB a stage, of which there are 1 to 4, k elements with a
+// norm, and what a cluster's or a ring's sums need.
+#include "common/cluster.h"
+#include "common/decode/linear_mma_parts.h"
 #include "common/launch.h"
-#include "common/reduce.h"
 
 #if QW_HAS_MMA
 
 namespace qwen3tts {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / gpu::kGroup;
-constexpr int kUnit = 32;                // elements of k
-constexpr int kStep = kWarps * kUnit;    // elements of k that a block takes at a time
-constexpr int kMaxColumns = 64;          // rows of x in a block
-constexpr int kProcessors = 132;         // of a large card: about as many blocks share out many groups
+// ---------------------------------------------------------------- shared memory
 
-// Steps of weights in registers; TILES: columns of x, in eights. Products behind a norm have the shorter k.
-template <int HALVES, int TILES, bool NORM>
-constexpr int kDepth = HALVES == 1   ? (TILES == 8 ? 4 : 12)
-                       : HALVES == 2 ? (NORM || TILES >= 4 ? 4 : 8)
-                                     : (TILES == 1 ? 4 : TILES == 2 ? 2 : 1);
-// Steps of x in registers, a divisor of that. One is enough where its tiles keep the tensor cores busy.
-template <int HALVES, int TILES, bool NORM>
-constexpr int kXDepth = TILES == 1   ? (HALVES == 1 ? 12 : 4)
-                        : TILES == 2 ? (HALVES == 1 ? 4 : NORM ? 2 : 1)
-                                     : 1;
-
-// Blocks of a multiprocessor.
-template <int TILES> constexpr int kResident = TILES == 8 ? 1 : 2;
-
-template <class T, int HALVES> struct WeightRows {
-  const T* at[HALVES];  // this lane's elements of the first step
-  int steps;            // that have a unit of this warp
-
-  // The rows of a group; past the last one, rows that exist and whose sums nobody uses.
-  __device__ __forceinline__ void seek(const LinearArguments& a, int group, int outputs) {
-    const int lane = gpu::group_lane(), g = lane / 4, offset = gpu::group() * kUnit + lane % 4 * 8;
-#pragma unroll
-    for (int h = 0; h < HALVES; ++h) {
-      int n = (group * HALVES + h) * 8 + g, shift = 0;
-      if (a.epilogue == Epilogue::silu_mul) {
-        n = (group * (HALVES / 2) + h / 2) * 8 + g;
-        shift = h % 2 == 0 ? 0 : outputs;
-      }
-      at[h] = weight_row<T>(a, (n < outputs ? n : outputs - 1) + shift) + offset;
-    }
-  }
-
-  __device__ __forceinline__ void load(gpu::Vector (&to)[HALVES], int step, int end) const {
-#pragma unroll
-    for (int h = 0; h < HALVES; ++h) to[h] = gpu::load_weight(at[h] + step * kStep, step < end);
-  }
+// The rest of it, after the stages. A tile's sums are float4 [lane].
+template <class T, int M, int N, bool NORM, int CLUSTER> struct alignas(16) Shared {
+  static constexpr int columns = kColumnGroups * 8 * N;
+  static constexpr int all_tiles = kColumnGroups * M * N;
+  const T* rows[2][16 * M];  // of weights; for two groups
+  float4 sums[CLUSTER == 1 ? 1 : kSlices][CLUSTER == 1 ? 1 : M * N][gpu::kGroup];  // that the blocks of a cluster sent
+  float squares[NORM ? kSlices : 1][NORM ? columns : 1];
+  float scale[NORM ? columns : 1];
+  uint64_t box;
 };
 
-template <class T, int TILES> struct Columns {
-  const T* first;   // this lane's elements of its first column
-  int64_t between;  // eight columns
-  int last;         // tile in which this lane's column exists
-
-  // Zeros where there is no such column or step.
-  __device__ __forceinline__ gpu::Vector load(int tile, int step, int end) const {
-    return gpu::load_in_place(first + tile * between + step * kStep, step < end && tile <= last);
-  }
-};
-
-// The scale of each of this lane's columns; those of all columns into `shared`. `ring` has the first DEPTH steps.
-template <class T, int TILES, int DEPTH>
-__device__ __forceinline__ void norm_scales(const LinearArguments& a, const Columns<T, TILES>& columns,
-                                            const gpu::Vector (&ring)[DEPTH][TILES], int steps, float (&scale)[TILES],
-                                            float* shared) {
-  __shared__ float partial[kWarps][TILES * 8];
-  float squares[TILES] = {};
-#pragma unroll
-  for (int d = 0; d < DEPTH; ++d)
-#pragma unroll
-    for (int t = 0; t < TILES; ++t) squares[t] = add_squares<T>(squares[t], ring[d][t]);
-#pragma unroll 1
-  for (int step = DEPTH; step < steps; ++step) {
-    gpu::Vector v[TILES];
-#pragma unroll
-    for (int t = 0; t < TILES; ++t) v[t] = columns.load(t, step, steps);
-#pragma unroll
-    for (int t = 0; t < TILES; ++t) squares[t] = add_squares<T>(squares[t], v[t]);
-  }
-  const int lane = gpu::group_lane(), g = lane / 4;
-#pragma unroll
-  for (int t = 0; t < TILES; ++t) {
-    squares[t] = gpu::add_rn(squares[t], gpu::shfl_xor(squares[t], 1));
-    squares[t] = gpu::add_rn(squares[t], gpu::shfl_xor(squares[t], 2));
-    if (lane % 4 == 0) partial[gpu::group()][t * 8 + g] = squares[t];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int t = 0; t < TILES; ++t) {
-    float sum = partial[0][t * 8 + g];
-#pragma unroll
-    for (int w = 1; w < kWarps; ++w) sum = gpu::add_rn(sum, partial[w][t * 8 + g]);
-    scale[t] = norm_scale(sum, a.k, a.eps);
-    if (gpu::group() == 0 && lane % 4 == 0) shared[t * 8 + g] = scale[t];
-  }
+template <class T, int M, int N, bool NORM, int CLUSTER> size_t shared_bytes(int stages, int k, bool ring) {
+  const size_t before = sizeof(gpu::Vector) * 2 * kChunkVectors<M> * static_cast<size_t>(stages);
+  const size_t sums = ring && CLUSTER == 1 ? sizeof(float4) * kAddends * kColumnGroups * M * N * gpu::kGroup : 0;
+  return before + (NORM ? static_cast<size_t>(k) * sizeof(T) : 0) + sizeof(Shared<T, M, N, NORM, CLUSTER>) + sums;
 }
 
-// sums[chain][16 rows of weights][8 columns of x] += one unit.
-template <class T, int HALVES, int TILES>
-__device__ __forceinline__ void multiply(float (&sums)[2][(HALVES + 1) / 2][TILES][4], const gpu::Vector (&weight)[HALVES],
-                                         const gpu::Vector& v, int tile) {
-#pragma unroll
-  for (int p = 0; p < (HALVES + 1) / 2; ++p) {
-    const gpu::Vector& low = weight[2 * p];
-    const gpu::Vector high = 2 * p + 1 < HALVES ? weight[2 * p + 1 < HALVES ? 2 * p + 1 : 0] : gpu::Vector{{0, 0, 0, 0}};
-#pragma unroll
-    for (int c = 0; c < 2; ++c)
-      gpu::mma<T>(sums[c][p][tile], low.word[2 * c], high.word[2 * c], low.word[2 * c + 1], high.word[2 * c + 1],
-                  v.word[2 * c], v.word[2 * c + 1]);
-  }
-}
+// ---------------------------------------------------------------- the kernel
 
-// Adds up the warps and writes the outputs of a group. `old` is y before, of this thread's first output. `scales`: of the
-// columns, to multiply the sums with; or nullptr.
-template <class T, int HALVES, int TILES>
-__device__ __forceinline__ void reduce_and_write(const LinearArguments& a, float (&sums)[2][(HALVES + 1) / 2][TILES][4],
-                                                 int group, int outputs, int first_row, bool first_group, float old,
-                                                 const float* scales) {
-  constexpr int at_once = TILES * HALVES <= 16 ? TILES : 16 / HALVES;  // tiles; the rest waits for the same memory
-  constexpr int stride = HALVES * 8 + 4;                               // apart in the banks
-  __shared__ float partial[kWarps][at_once * 8][stride];
-  const int lane = gpu::group_lane(), g = lane / 4, q = lane % 4, thread = static_cast<int>(threadIdx.x);
-  const bool silu = a.epilogue == Epilogue::silu_mul;
-#pragma unroll 1
-  for (int begin = 0; begin < TILES && first_row + begin * 8 < a.rows; begin += at_once) {
-    if (begin > 0 || !first_group) __syncthreads();  // all have read what is written over
-#pragma unroll
-    for (int t = 0; t < TILES; ++t) {
-      if (t / at_once * at_once != begin) continue;
-#pragma unroll
-      for (int p = 0; p < (HALVES + 1) / 2; ++p)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int half = 2 * p + i / 2;
-          if (half < HALVES)
-            partial[gpu::group()][t % at_once * 8 + 2 * q + i % 2][half * 8 + g] =
-                gpu::add_rn(sums[0][p][t][i], sums[1][p][t][i]);
-        }
-    }
-    __syncthreads();
-    const int left = a.rows - first_row - begin * 8, columns = left < at_once * 8 ? left : at_once * 8;
-    const int here = silu ? HALVES * 4 : HALVES * 8;  // outputs of a column
-    const auto total = [&](int column, int weight) {
-      float sum = partial[0][column][weight];
-#pragma unroll
-      for (int w = 1; w < kWarps; ++w) sum = gpu::add_rn(sum, partial[w][column][weight]);
-      return scales == nullptr ? sum : gpu::mul_rn(sum, scales[begin * 8 + column]);
-    };
-#pragma unroll 1
-    for (int i = thread; i < columns * here; i += kThreads) {
-      const int column = i / here, o = i % here, n = group * here + o, row = first_row + begin * 8 + column;
-      if (n >= outputs) continue;
-      const int weight = silu ? o / 8 * 16 + o % 8 : o;
-      const float sum = biased<T>(a, n, total(column, weight));
-      const float up = silu ? biased<T>(a, outputs + n, total(column, weight + 8)) : 0.0f;
-      if (a.epilogue == Epilogue::residual && (begin > 0 || i != thread))
-        old = gpu::widen(static_cast<const T*>(a.y)[row * a.y_stride + n]);
-      finish<T>(a, row, n, sum, up, old);
-    }
-  }
-}
+template <class T, int M, int N, bool NORM, int CLUSTER, bool WHOLE>
+__global__ void __launch_bounds__(kThreads, 2)
+    linear_mma_kernel(LinearArguments a, int groups, int outputs, int slots) {
+  constexpr int rounds = kSlices / CLUSTER / 2;  // slices of a half
+  static_assert(!NORM || CLUSTER == 1, "a cluster has no sum of squares");
+  static_assert(CLUSTER == 1 || CLUSTER == kColumnGroups, "a block of a cluster finishes one group of columns");
+  const int thread = static_cast<int>(threadIdx.x), lane = gpu::group_lane(), g = lane / 4, q = lane % 4;
+  const int half = thread / kHalf, column_group = gpu::group() % kColumnGroups;
+  const int rank = static_cast<int>(blockIdx.x) % CLUSTER, first_slice = rank * (kSlices / CLUSTER) + half * rounds;
+  const int units = a.k / kUnit, steps = (units + kSlices - 1) / kSlices, parts = (steps + kChunk - 1) / kChunk;
+  const int blocks = static_cast<int>(gridDim.x) / CLUSTER;
+  int group = static_cast<int>(blockIdx.x) / CLUSTER;
+  const int total = (groups - group + blocks - 1) / blocks * rounds * parts;
+  const bool ring = slots < total;
 
-template <class T, int HALVES, int TILES, bool NORM>
-__global__ void __launch_bounds__(kThreads, kResident<TILES>) linear_mma_kernel(LinearArguments a, int groups, int outputs) {
-  constexpr int depth = kDepth<HALVES, TILES, NORM>, x_depth = kXDepth<HALVES, TILES, NORM>;
-  static_assert(depth % x_depth == 0, "a slot of x belongs to one slot of the weights");
-  const int lane = gpu::group_lane(), warp = gpu::group(), g = lane / 4;
-  const int units = a.k / kUnit, steps = (units + kWarps - 1) / kWarps;
-  const int mine = (units - warp + kWarps - 1) / kWarps;  // steps in which this warp has a unit
-  int group = static_cast<int>(blockIdx.x);
+  QW_DYNAMIC_SHARED(gpu::Vector, dynamic);
+  gpu::Vector* const chunks = dynamic + half * kChunkVectors<M>;  // of this half: of every stage
+  gpu::Vector* const norm_weight = dynamic + slots * 2 * kChunkVectors<M>;
+  auto& shared = *reinterpret_cast<Shared<T, M, N, NORM, CLUSTER>*>(norm_weight + (NORM ? a.k / 8 : 0));
+  const gpu::Box box{&shared.box};
 
-  // Asked for first, so that it does not wait for the others: the weights of the norm.
-  const int thread = static_cast<int>(threadIdx.x), norm_pieces = a.k / 8;
-  const T* norm_from = static_cast<const T*>(a.norm_weight);
-  gpu::Vector norm_piece{};
-  if constexpr (NORM) norm_piece = gpu::load_weight(norm_from + thread * 8, thread < norm_pieces);
-  WeightRows<T, HALVES> weights;
+  // Ahead of the wait: weights.
+  int to_load = group, parity = 0;
+  WeightRows<T, M, WHOLE> weights(shared.rows[0]);
   weights.seek(a, group, outputs);
-  gpu::Vector held[depth][HALVES];
-#pragma unroll
-  for (int d = 0; d < depth; ++d) weights.load(held[d], d, mine);
+  if constexpr (CLUSTER > 1)
+    if (thread == 0) box.open();
+  __syncthreads();
+  if constexpr (CLUSTER > 1) gpu::cluster_arrive();
+  if constexpr (NORM)
+    for (int i = thread; i < a.k / 8; i += kThreads)
+      copy_async(norm_weight + i, static_cast<const T*>(a.norm_weight) + i * 8, true);
+  Place ahead{first_slice, 0};
+  int loaded = 0;
+  const auto load_stage = [&](int slot) {
+    if (loaded < total) {
+      weights.copy(chunks + slot * 2 * kChunkVectors<M>, ahead, units);
+      if (ahead.advance(parts, first_slice, rounds) && loaded + 1 < total) {
+        to_load += blocks;
+        weights.table = shared.rows[parity ^= 1];
+        weights.seek(a, to_load, outputs);
+        if (!ring) __syncthreads();
+      }
+    }
+    ++loaded;
+    commit_copies();
+  };
+#pragma unroll 1
+  for (int slot = 0; slot < slots; ++slot) load_stage(slot);
 
   gpu::launch_dependents();
+  if (!ring) {
+    wait_for_copies<0>();
+#pragma unroll 1
+    for (int s = 0; s < slots; ++s) weights.interleave(chunks + s * 2 * kChunkVectors<M>);
+  }
   gpu::wait_for_previous();
 
-  const int first_row = static_cast<int>(blockIdx.y) * kMaxColumns, rows = a.rows - first_row;
-  Columns<T, TILES> columns;
-  columns.first = static_cast<const T*>(a.x) + (first_row + g) * a.x_stride + warp * kUnit + lane % 4 * 8;
-  columns.between = 8 * a.x_stride;
-  columns.last = rows - 1 - g < 0 ? -1 : (rows - 1 - g) / 8;
-  gpu::Vector x[x_depth][TILES];
+  const int first_row = static_cast<int>(blockIdx.y) * shared.columns;
+  const int first_column = column_group * 8 * N;  // of the block
+  // Whole waves: their products are made together.
+  const int wave_groups = gpu::wave_size() / gpu::kGroup;
+  const bool active = first_row + column_group / wave_groups * wave_groups * 8 * N < a.rows;
+  Columns<T, N, WHOLE> columns;
+  columns.seek(a, first_row + first_column);
+  gpu::Vector x[kChunk][N] = {};
+  Place x_ahead{first_slice, 0};
+  {
+    const int there = active ? x_ahead.units(units) : 0;
 #pragma unroll
-  for (int d = 0; d < x_depth; ++d)
+    for (int d = 0; d < kChunk; ++d)
 #pragma unroll
-    for (int t = 0; t < TILES; ++t) x[d][t] = columns.load(t, d, mine);
-  QW_DYNAMIC_SHARED(gpu::Vector, norm_weight);
-  __shared__ float scales[TILES * 8];
-  float scale[TILES];
-  if constexpr (NORM) {
-    if (thread < norm_pieces) norm_weight[thread] = norm_piece;
-#pragma unroll 1
-    for (int i = thread + kThreads; i < norm_pieces; i += kThreads) norm_weight[i] = gpu::load_weight(norm_from + i * 8);
-    norm_scales(a, columns, x, mine, scale, scales);
+      for (int t = 0; t < N; ++t) columns.load(x[d][t], t, x_ahead.element(), d, there);
+    x_ahead.advance(parts, first_slice, rounds);
   }
 
-#pragma unroll 1
-  for (; group < groups; group += static_cast<int>(gridDim.x)) {
-    const bool first_group = group == static_cast<int>(blockIdx.x);
-    float old = 0.0f;  // asked for early: it is needed at once when the sums are there
-    if (a.epilogue == Epilogue::residual) {
-      const int row = thread / (HALVES * 8), n = group * HALVES * 8 + thread % (HALVES * 8);
-      if (row < rows && row < TILES * 8 && n < outputs)
-        old = gpu::widen(static_cast<const T*>(a.y)[(first_row + row) * a.y_stride + n]);
+  // Of its column group's tiles a warp finishes every other one; of a cluster's, one of those of its block.
+  constexpr int finished = CLUSTER == 1 ? (M * N + 1) / 2 : 1;
+  const bool exists = first_row + first_column < a.rows;
+  const bool owns = first_row + rank * 8 * N < a.rows && gpu::group() < M * N;  // for a cluster
+  Outputs<T, finished> to;
+  T old[finished][4];
+  if constexpr (CLUSTER > 1) {
+    to.seek(a, group * M + gpu::group() / N, 0, first_row + (rank * N + gpu::group() % N) * 8, 1);
+    if (a.epilogue == Epilogue::residual && owns) to.old(a, outputs, old);
+    const unsigned sent = first_row + rank * 8 * N < a.rows ? kSlices * M * N * gpu::kGroup * sizeof(float4) : 0;
+    if (thread == 0) box.close(sent);
+  }
+
+  float squares[N] = {};
+  const auto end_squares = [&](int slice) {
+#pragma unroll
+    for (int t = 0; t < N; ++t) {
+      float sum = gpu::add_rn(squares[t], gpu::shfl_xor(squares[t], 1));
+      sum = gpu::add_rn(sum, gpu::shfl_xor(sum, 2));
+      if (q == 0) shared.squares[slice][first_column + t * 8 + g] = sum;
+      squares[t] = 0.0f;
     }
-    float sums[2][(HALVES + 1) / 2][TILES][4] = {};
+  };
+  const auto find_scales = [&]() {
+    if (thread >= shared.columns) return;
+    float sum = shared.squares[0][thread];
+#pragma unroll
+    for (int slice = 1; slice < kSlices; ++slice) sum = gpu::add_rn(sum, shared.squares[slice][thread]);
+    shared.scale[thread] = norm_scale(sum, a.k, a.eps);
+  };
+  float scale[N] = {};
+  if constexpr (NORM && !kScalesSum<T>) {
 #pragma unroll 1
-    for (int base = 0; base < steps; base += depth) {
-      const bool last = base + depth >= steps;  // then the ring is filled for the next group
-      const int next = group + (last ? static_cast<int>(gridDim.x) : 0), end = next < groups ? mine : 0;
-      const int ahead = last ? 0 : base + depth;
-      if (last) weights.seek(a, next < groups ? next : group, outputs);
+    for (int slice = first_slice; slice < first_slice + rounds; ++slice) {
+#pragma unroll 4
+      for (int unit = slice; unit < units; unit += kSlices)
 #pragma unroll
-      for (int d = 0; d < depth; ++d) {
-        // Where the slot's next step of x is: of this group, or of the next one.
-        const bool here = d + x_depth < depth;
-        const int x_step = here ? base + d + x_depth : ahead + d + x_depth - depth, x_end = here ? mine : end;
-        if (base + d < steps) {
+        for (int t = 0; t < N; ++t)
+          squares[t] = add_squares<T>(squares[t], gpu::load_in_place(columns.at[t] + unit * kUnit));
+      end_squares(slice);
+    }
+    __syncthreads();
+    find_scales();
+    __syncthreads();
 #pragma unroll
-          for (int t = 0; t < TILES; ++t) {
-            gpu::Vector v = x[d % x_depth][t];
-            if constexpr (NORM) {
-              const int at = (base + d) * kStep + warp * kUnit + lane % 4 * 8;
-              if (a.normed != nullptr && group == 0 && base + d < mine && t <= columns.last)
-                gpu::store_vector(static_cast<T*>(a.normed) + static_cast<int64_t>(first_row + t * 8 + g) * a.k + at,
-                                  normalized<T>(v, norm_weight[at / 8], scale[t]));
-              if (base + d < mine)
-                v = kScalesSum<T> ? weighted<T>(v, norm_weight[at / 8]) : normalized<T>(v, norm_weight[at / 8], scale[t]);
+    for (int t = 0; t < N; ++t) scale[t] = shared.scale[first_column + t * 8 + g];
+  }
+
+  // Sums of slices (kAddends) of this lane: float4 [tiles][lane], for half 0 the first, for half 1 the others. In place
+  // of weights that have been used, if those are not loaded anew.
+  int first_stage = 0;
+  const int apart = ring ? shared.all_tiles * gpu::kGroup : parts * 2 * kChunkVectors<M>;  // those of half 1
+  const auto addends = [&](int of_half) {
+    float4* const at = ring ? reinterpret_cast<float4*>(&shared + 1)
+                            : reinterpret_cast<float4*>(dynamic + first_stage * 2 * kChunkVectors<M>);
+    return at + of_half * (ring ? shared.all_tiles * gpu::kGroup : kChunkVectors<M>) +
+           anew(column_group * M * N * gpu::kGroup + lane);
+  };
+  Sums<M, N> sums;
+  Place place{first_slice, 0};
+  int slot = 0;
+  if constexpr (CLUSTER > 1) gpu::cluster_wait();
+
+#pragma unroll 1
+  for (int stage = 0; stage < total; ++stage) {
+    gpu::Vector* const chunk = chunks + slot * 2 * kChunkVectors<M>;
+    if (ring) {
+      wait_for_copies<kRing<M> - 2>();
+      weights.interleave(chunk);
+    }
+    if (ring || stage == 0) __syncthreads();
+    if (ring) {
+      if (stage > 0) load_stage(slot == 0 ? slots - 1 : slot - 1);
+      else commit_copies();
+    }
+    if (++slot == slots) slot = 0;
+    if (active) {
+      const gpu::Vector* const here = chunk + g * kRowVectors + q;
+      const gpu::Vector* const even = here + (g & 1) * 4;
+      const gpu::Vector* const odd = here - (g & 1) * 4;
+      const int element = x_ahead.element(), there = stage + 1 < total ? x_ahead.units(units) : 0;
+      const int norm_at = place.element() / 8 + q, norm_there = place.units(units);
+#pragma unroll
+      for (int d = 0; d < kChunk; ++d) {
+        if constexpr (NORM) {
+          const gpu::Vector of_norm = norm_weight[WHOLE || d < norm_there ? norm_at + d * kStep / 8 : 0];
+#pragma unroll
+          for (int t = 0; t < N; ++t) {
+            if constexpr (kScalesSum<T>) {
+              squares[t] = add_squares<T>(squares[t], x[d][t]);
+              x[d][t] = weighted<T>(x[d][t], of_norm);
+            } else {
+              x[d][t] = normalized<T>(x[d][t], of_norm, scale[t]);
             }
-            multiply<T, HALVES, TILES>(sums, held[d], v, t);
-            x[d % x_depth][t] = columns.load(t, x_step, x_end);
           }
-        } else {
-#pragma unroll
-          for (int t = 0; t < TILES; ++t) x[d % x_depth][t] = columns.load(t, x_step, x_end);
         }
-        weights.load(held[d], ahead + d, end);
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+#pragma unroll
+          for (int m = 0; m < M; ++m) {
+            const gpu::Vector weight = (d % 2 == 0 ? even : odd)[(m * 2 + c) * 8 * kRowVectors + d * 4];
+#pragma unroll
+            for (int t = 0; t < N; ++t) sums.template add<T>(c, m, t, weight, x[d][t]);
+          }
+#pragma unroll
+        for (int t = 0; t < N; ++t) columns.load(x[d][t], t, element, d, there);
       }
     }
-    reduce_and_write<T, HALVES, TILES>(a, sums, group, outputs, first_row, first_group, old,
-                                       NORM && kScalesSum<T> ? scales : nullptr);
+    x_ahead.advance(parts, first_slice, rounds);
+    const int slice = place.slice;
+    const bool slice_ends = place.part == parts - 1, group_ends = place.advance(parts, first_slice, rounds);
+    if (!slice_ends) continue;
+    if constexpr (NORM && kScalesSum<T>)
+      if (active) end_squares(slice);
+
+    if constexpr (CLUSTER > 1) {
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int t = 0; t < N; ++t) {
+          const float4 sum = sums.take(m, t);
+          if (exists)
+            box.send_to(static_cast<unsigned>(column_group),
+                        reinterpret_cast<float*>(&shared.sums[slice][m * N + t][lane]), sum);
+        }
+    } else {
+      __syncthreads();  // what has been read is written over
+      const int round = slice - first_slice;
+      float4* const kept = addends(half) + (half == 0 ? 0 : round * apart);
+      if (active)
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+#pragma unroll
+          for (int t = 0; t < N; ++t) {
+            float4& sum = kept[(m * N + t) * gpu::kGroup];
+            const float4 more = sums.take(m, t);
+            sum = half == 1 || round == 0 ? more : add_rn(sum, more);
+          }
+      if (!group_ends) continue;
+      if constexpr (NORM && kScalesSum<T>) find_scales();
+      __syncthreads();
+      if (exists) {
+        float4 totals[finished];
+        const int odd = anew(half);
+        const float4* const low = addends(0) + odd * gpu::kGroup;
+        const float4* const high = addends(1) + odd * gpu::kGroup;
+#pragma unroll
+        for (int j = 0; j < finished; ++j) {
+          const int tile = 2 * j + odd < M * N ? 2 * j * gpu::kGroup : 0;
+          totals[j] = low[tile];
+#pragma unroll
+          for (int i = 0; i < kSlices / 2; ++i) totals[j] = add_rn(totals[j], high[tile + i * apart]);
+        }
+        if constexpr (NORM && kScalesSum<T>) {
+          const float* const scales = shared.scale + first_column + (N == 2 ? 8 * odd : 0) + 2 * q;
+          const float first = scales[0], second = scales[1];
+#pragma unroll
+          for (int j = 0; j < finished; ++j)
+            totals[j] = make_float4(gpu::mul_rn(totals[j].x, first), gpu::mul_rn(totals[j].y, second),
+                                    gpu::mul_rn(totals[j].z, first), gpu::mul_rn(totals[j].w, second));
+        }
+        to.seek(a, group * M + (N == 2 ? 0 : odd), N == 2 ? 1 : 2, first_row + first_column + (N == 2 ? 8 * odd : 0),
+                (M * N + 1 - odd) / 2);
+        if (a.epilogue == Epilogue::residual) to.old(a, outputs, old);
+        to.write(a, outputs, totals, old);
+      }
+      first_stage = stage + 1;
+      group += blocks;
+    }
   }
+
+  if constexpr (CLUSTER > 1) {
+    if (!owns) return;
+    box.wait();
+    float4 sum[1] = {shared.sums[0][gpu::group()][lane]};
+#pragma unroll
+    for (int slice = 1; slice < kSlices; ++slice) sum[0] = add_rn(sum[0], shared.sums[slice][gpu::group()][lane]);
+    to.write(a, outputs, sum, old);
+  }
+
+  // The normed columns, shared out among the blocks.
+  if constexpr (NORM)
+    if (a.normed != nullptr)
+#pragma unroll 1
+      for (int unit = static_cast<int>(blockIdx.x) * 2 + half; unit < units; unit += static_cast<int>(gridDim.x) * 2)
+#pragma unroll
+        for (int t = 0; t < N; ++t) {
+          const int column = first_column + t * 8 + g, at = unit * kUnit + q * 8;
+          if (first_row + column < a.rows)
+            gpu::store_vector(static_cast<T*>(a.normed) + static_cast<int64_t>(first_row + column) * a.k + at,
+                              normalized<T>(gpu::load_in_place(columns.at[t] + unit * kUnit), norm_weight[at / 8],
+                                            shared.scale[column]));
+        }
 }
 
-template <class T, int HALVES, int TILES, bool NORM> void launch(const LinearArguments& a, void* stream) {
-  const int outputs = outputs_of(a), here = a.epilogue == Epilogue::silu_mul ? HALVES * 4 : HALVES * 8;
-  const int groups = (outputs + here - 1) / here, each = (groups + kProcessors - 1) / kProcessors;
-  const int blocks = groups <= kResident<TILES> * kProcessors ? groups : (groups + each - 1) / each;
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>((a.rows + kMaxColumns - 1) / kMaxColumns));
-  const size_t shared = NORM ? static_cast<size_t>(a.k) * sizeof(T) : 0;
-  QW_LAUNCH_DEPENDENT((linear_mma_kernel<T, HALVES, TILES, NORM>), grid, dim3(kThreads), shared, gpu::stream_of(stream), a,
-                      groups, outputs);
+// What a block may have.
+size_t shared_limit() {
+#ifdef QWEN3TTS_CUDA
+  int device = 0, bytes = 0;
+  gpu::check(cudaGetDevice(&device), "device");
+  gpu::check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "shared memory");
+  return static_cast<size_t>(bytes);
+#else
+  return 64 * 1024;
+#endif
 }
 
-template <class T, int HALVES, bool NORM> void launch_rows(const LinearArguments& a, void* stream) {
-  if (a.rows <= 8) return launch<T, HALVES, 1, NORM>(a, stream);
-  if (a.rows <= 16) return launch<T, HALVES, 2, NORM>(a, stream);
-  // Four halves and four tiles would need too many registers for two blocks.
-  if (a.rows <= 32) return launch<T, HALVES == 4 ? 2 : HALVES, 4, NORM>(a, stream);
-  launch<T, HALVES, 8, NORM>(a, stream);
+template <class T, int M, int N, bool NORM, int CLUSTER, bool WHOLE = true>
+void launch(const LinearArguments& a, void* stream) {
+  const int outputs = outputs_of(a), here = a.epilogue == Epilogue::silu_mul ? M * 8 : M * 16;
+  const int groups = (outputs + here - 1) / here, each = CLUSTER > 1 ? 1 : (groups + kProcessors - 1) / kProcessors;
+  const int blocks = (groups + each - 1) / each, columns = kColumnGroups * 8 * N;
+  const int stages = (a.k + kChunk * kStep - 1) / (kChunk * kStep) * (kSlices / CLUSTER / 2) * each;
+  const size_t limit = shared_limit();
+  size_t shared = shared_bytes<T, M, N, NORM, CLUSTER>(stages, a.k, false);
+  const bool ring = stages > kResident || shared > limit;
+  if (ring) shared = shared_bytes<T, M, N, NORM, CLUSTER>(kRing<M>, a.k, true);
+  if constexpr (M > 1 && CLUSTER == 1)
+    if (shared > limit) return launch<T, M - 1, N, NORM, CLUSTER, WHOLE>(a, stream);
+  auto* const kernel = &linear_mma_kernel<T, M, N, NORM, CLUSTER, WHOLE>;
+  if (shared > 48 * 1024) gpu::allow_shared(kernel, shared);
+  const dim3 grid(static_cast<unsigned>(blocks * CLUSTER), static_cast<unsigned>((a.rows + columns - 1) / columns));
+  QW_LAUNCH_CLUSTER(kernel, CLUSTER, grid, dim3(kThreads), shared, gpu::stream_of(stream), a, groups, outputs,
+                    ring ? kRing<M> : stages);
 }
 
-// As many rows of weights to a block as leave about 128 to 192 groups. No sum depends on it.
+template <class T, int M, bool NORM, int CLUSTER> void launch_rows(const LinearArguments& a, void* stream) {
+  a.rows <= 32 ? launch<T, M, 1, NORM, CLUSTER>(a, stream) : launch<T, M, 2, NORM, CLUSTER>(a, stream);
+}
+
+bool has_clusters() {
+#ifdef QWEN3TTS_CUDA
+  cudaFuncAttributes attributes{};
+  gpu::check(cudaFuncGetAttributes(&attributes, linear_mma_kernel<gpu::bf16, 2, 1, false, 4, true>), "attributes");
+  return attributes.ptxVersion >= 90 && shared_limit() >= 160 * 1024;
+#else
+  return false;
+#endif
+}
+
+// As many rows of weights to a block as keep all multiprocessors busy with one block each. No sum depends on it.
 template <class T> void launch_for(const LinearArguments& a, void* stream) {
-  const int rows = outputs_of(a) * (a.epilogue == Epilogue::silu_mul ? 2 : 1);
-  if (a.norm_weight != nullptr) return rows <= 3072 ? launch_rows<T, 2, true>(a, stream) : launch_rows<T, 4, true>(a, stream);
-  if (rows <= 1024 && a.epilogue != Epilogue::silu_mul) return launch_rows<T, 1, false>(a, stream);
-  launch_rows<T, 2, false>(a, stream);
+  const int tiles = (outputs_of(a) * (a.epilogue == Epilogue::silu_mul ? 2 : 1) + 15) / 16;
+  const bool norm = a.norm_weight != nullptr;
+  if (a.k % (kChunk * kStep) != 0)
+    return norm ? launch<T, 1, 2, true, 1, false>(a, stream) : launch<T, 1, 2, false, 1, false>(a, stream);
+  if (norm) {
+    if (tiles <= kProcessors) return launch_rows<T, 1, true, 1>(a, stream);
+    if (tiles <= 2 * kProcessors) return launch_rows<T, 2, true, 1>(a, stream);
+    return launch_rows<T, 3, true, 1>(a, stream);
+  }
+  if (!has_clusters()) return launch_rows<T, 1, false, 1>(a, stream);
+  if (tiles <= kProcessors / 2) return launch_rows<T, 2, false, 4>(a, stream);
+  launch_rows<T, 4, false, 4>(a, stream);
 }
 
 }  // namespace

@@ -10,10 +10,12 @@ from typing import Any, Self, overload
 
 import torch
 
+from qwen3tts.arguments import check_kind, checked_texts, one_per_text
 from qwen3tts.audio.reading import AudioSource, read_audio
 from qwen3tts.backends.registry import choose, open_encoders, open_runtime
 from qwen3tts.checkpoint import open_checkpoint
-from qwen3tts.errors import OptionError, Qwen3TTSError, TextError, VoiceError
+from qwen3tts.errors import OptionError, Qwen3TTSError, VoiceError
+from qwen3tts.markers import marker
 from qwen3tts.model.config import ModelConfig
 from qwen3tts.optimization.apply import apply_profile
 from qwen3tts.optimization.manager import OptimizationManager
@@ -44,8 +46,6 @@ DTYPES = {
     "float16": torch.float16,
     "fp16": torch.float16,
 }
-MAX_TEXTS = 10_000
-VOICE_FILE_ENDINGS = (".json", ".safetensors", ".pt")
 
 
 def parse_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
@@ -83,10 +83,35 @@ def load(
     name, where = choose(backend, device)
     kind = parse_dtype(dtype, where)
     plan = apply_switches(find_profile(profile, name))
+    shown = where.type == "cuda" and any(item.options.get("markers") is True for item in plan.passes)
+    with marker("load", on=shown):
+        tts = _loaded(model, name, where, kind, plan, runtime, revision, cache_dir, offline, verify)
+    tts.load_seconds = time.perf_counter() - started
+    logger.info("loaded in %.2f s", tts.load_seconds)
+    return tts
+
+
+def _loaded(
+    model: str | os.PathLike[str],
+    name: str,
+    where: torch.device,
+    kind: torch.dtype,
+    plan: Profile,
+    runtime: RuntimeOptions | None,
+    revision: str | None,
+    cache_dir: str | os.PathLike[str] | None,
+    offline: bool,
+    verify: bool,
+) -> "TTS":
+    """See load, where everything about the device is decided."""
+    clock = time.perf_counter
+    started = clock()
     checkpoint = open_checkpoint(model, revision=revision, cache_dir=cache_dir, offline=offline)
     template = ChatTemplate.from_config(checkpoint.config, TextTokenizer.from_folder(checkpoint.path))
-    options = runtime if runtime is not None else RuntimeOptions()
+    options = (RuntimeOptions() if runtime is None else runtime).with_streams(plan.max_streams)
+    opening = clock()
     opened = open_runtime(name, checkpoint=checkpoint, device=where, dtype=kind, options=options)
+    logger.info("checkpoint and tokenizer in %.2f s, weights in %.2f s", opening - started, clock() - opening)
     encoders = open_encoders(checkpoint, where, kind)
     tts = TTS(opened, template, checkpoint.generation_config, encoders, backend=name, profile=plan)
     try:
@@ -94,7 +119,8 @@ def load(
     except BaseException:
         tts.close()
         raise
-    tts.load_seconds = time.perf_counter() - started
+    if where.type == "cuda":
+        torch.cuda.empty_cache()  # what loading and checking needed for a while
     return tts
 
 
@@ -236,14 +262,14 @@ class TTS(Streaming, Optimizable):
         Raises TextError, VoiceError, OptionError, CapacityError or NumericsError; nothing is half done then.
         """
         single = isinstance(text, str)
-        texts = [text] if isinstance(text, str) else _texts(text)
+        texts = [text] if isinstance(text, str) else checked_texts(text)
         count = None if single else len(texts)
         columns = zip(
             texts,
-            _spread("voice", voice, count, len(texts)),
-            _spread("language", language, count, len(texts)),
-            _spread("instruct", instruct, count, len(texts)),
-            _spread("options", options, count, len(texts)),
+            one_per_text("voice", voice, count, len(texts)),
+            one_per_text("language", language, count, len(texts)),
+            one_per_text("instruct", instruct, count, len(texts)),
+            one_per_text("options", options, count, len(texts)),
             strict=True,
         )
         specs = [self._spec(*row, batch=len(texts)) for row in columns]
@@ -263,7 +289,7 @@ class TTS(Streaming, Optimizable):
         default_mode: TextMode | None = None,
     ) -> RowSpec:
         merged = checked("options", options, GenerateOptions).over(self.generation_config)
-        _check_kind(voice)
+        check_kind(voice)
         resolved = resolve(self.config, voice=voice, language=language, instruct=instruct)
         if merged.text_lookahead_tokens is not None and resolved.ref_codes is not None:
             raise OptionError(
@@ -346,38 +372,6 @@ class TTS(Streaming, Optimizable):
     def __repr__(self) -> str:
         state = "closed" if self._runtime is None else f"{self.backend_name} on {self.device}, {self.dtype}"
         return f"TTS({self.config.model_type}, {self.config.model_size}, {state})"
-
-
-def _texts(texts: object) -> list[str]:
-    if not isinstance(texts, Sequence) or isinstance(texts, bytes | bytearray):
-        raise TextError(f"text is a {type(texts).__name__}; expected a string or a list of strings.")
-    if not 1 <= len(texts) <= MAX_TEXTS:
-        raise TextError(f"text is a list of {len(texts)}; expected 1 to {MAX_TEXTS} strings.")
-    return list(texts)
-
-
-def _check_kind(voice: object) -> None:
-    """Says what to give in place of things that stand for a voice elsewhere."""
-    if isinstance(voice, str) and voice.lower().endswith(VOICE_FILE_ENDINGS):
-        raise VoiceError(f"The voice {voice!r:.120} is the name of a file: give Voice.load({voice!r:.120}).")
-    if hasattr(voice, "ref_spk_embedding"):
-        raise VoiceError(
-            f"The voice is a {type(voice).__name__}, which only Qwen3TTSModel.generate_voice_clone() takes: give a "
-            "Voice from tts.clone(audio, transcript), or Voice.load(file) of the prompt saved with torch.save()."
-        )
-
-
-def _spread(name: str, value: object, count: int | None, rows: int) -> list[Any]:
-    """One value per text."""
-    if not isinstance(value, list | tuple):
-        return [value] * rows
-    if count is None:
-        raise (VoiceError if name in ("voice", "language", "instruct") else OptionError)(
-            f"{name} is a list, but text is a single string; give a list of texts or one {name}."
-        )
-    if len(value) != count:
-        raise OptionError(f"{name} has {len(value)} entries for {count} texts; give one for all or one per text.")
-    return list(value)
 
 
 def generate(

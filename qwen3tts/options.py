@@ -12,6 +12,7 @@ from qwen3tts.errors import OptionError, nearest
 from qwen3tts.model.philox import MAX_SEED
 
 DEFAULT_LOOKAHEAD = 8
+DEFAULT_STREAMS = 16
 MAX_FACTOR = 1e4
 """bound of temperatures and penalties, and of their inverses: beyond it fp32 logits lose their order"""
 MIN_TOP_P = 1e-6
@@ -149,19 +150,31 @@ GenerateOptions.__init__ = _recording_init  # type: ignore[method-assign]
 class RuntimeOptions:
     """Limits of a loaded model. Raises OptionError for a value out of range."""
 
-    max_streams: int = 16
-    """rows decoded side by side; more texts wait for a place"""
+    max_streams: int | None = None
+    """rows decoded side by side; more texts wait for a place. None: what the profile says, else 16"""
     max_positions: int | None = None
     """prompt rows + frames of one text; None = what the model was made for"""
     kv_bytes: int | None = None
     """memory for keys and values of all rows together; None = no limit of its own"""
+    text_table: Literal["host", "device"] = "host"
+    """where a GPU's table of text tokens lies, 0.62 GB of which a text needs a few rows: in page-locked host memory, or
+    on the device"""
 
     def __post_init__(self) -> None:
-        _whole("max_streams", self.max_streams, 1)
+        if self.max_streams is not None:
+            _whole("max_streams", self.max_streams, 1)
         if self.max_positions is not None:
             _whole("max_positions", self.max_positions, 16)
         if self.kv_bytes is not None:
             _whole("kv_bytes", self.kv_bytes, 1)
+        _choice("text_table", self.text_table, ("host", "device"))
+
+
+    def with_streams(self, streams: int | None) -> "RuntimeOptions":
+        """The same with so many streams (None: 16) where max_streams is not given."""
+        if self.max_streams is not None:
+            return self
+        return dataclasses.replace(self, max_streams=DEFAULT_STREAMS if streams is None else streams)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,8 +171,8 @@ class Bench:
         """A decode core with room for contexts of 1,000 positions."""
         padding = torch.zeros(self.config.transformer.hidden_size, device=self.device, dtype=talker.dtype)
         return NativeFrameDecoder(
-            self.native, talker, padding, slots=slots, max_positions=2048, kv_bytes=None, frames_per_replay=depth,
-            graphs=graphs,
+            self.native, talker, padding, slots=slots, max_positions=2048, kv_bytes=None, kv_positions=1024 * slots,
+            frames_per_replay=depth, graphs=graphs,
         )  # fmt: skip
 
     def check_fp32(self, frames: int, rows: int = 8) -> dict[str, str]:

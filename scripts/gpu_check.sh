@@ -1,24 +1,27 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, on a machine without a network: builds the native modules for the card that is there, runs
-# the GPU tests, the self-test of each backend, and the check of the default plan on a synthetic checkpoint.
+# the GPU tests, the self-test of each backend, the check of the default plan on a synthetic checkpoint, and of the decode
+# core the proof in fp32, its life and compute-sanitizer.
 #
-#   bash scripts/gpu_check.sh OUT [--hip-root FOLDER] [--model CHECKPOINT] [--commit HASH] [-k EXPRESSION]
+#   bash scripts/gpu_check.sh OUT [--hip-root FOLDER] [--model CHECKPOINT] [--commit HASH] [-k EXPRESSION] [--long]
 #
 # OUT gets the logs and JSON. --hip-root: a folder with include/hip, as scripts/hip_sdk.sh makes it; the HIP backend is
-# then built for NVIDIA, too. --model: instead of a tiny one with random weights. Needs a python3 with torch, pytest, pybind11 and scikit-build-core; nothing is installed
-# outside OUT.
+# then built for NVIDIA, too. --model: instead of a tiny one with random weights. --long: the decode core's whole life and its
+# accuracy beside the official package, which must be installed then. Needs a python3 with torch, pytest, pybind11 and
+# scikit-build-core; nothing is installed outside OUT.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ $# -ge 1 ] || { sed -n 2,10p "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n 2,12p "$0"; exit 2; }
 out="$(mkdir -p "$1" && cd "$1" && pwd)"
 shift
-hip_root="" commit="" expression="" model=""
+hip_root="" commit="" expression="" model="" long=""
 while [ $# -gt 0 ]; do
     case "$1" in
         --hip-root) hip_root="$(cd "$2" && pwd)" ;;
         --model) model="$2" ;;
         --commit) commit="$2" ;;
         -k) expression="$2" ;;
+        --long) long=1; shift; continue ;;
         *) echo "unknown argument $1"; exit 2 ;;
     esac
     shift 2
@@ -58,5 +61,29 @@ for backend in "${backends[@]}"; do
             --dtype "$dtype" --json "$out/check_${backend}_$dtype.json" --html "$out/check_${backend}_$dtype.html"
     done
 done
+
+decode_core() { # everything that is said of it but its speed (scripts/bench_decode.py)
+    local life=(scripts/decode_life.py) specifications=(scripts/decode_checks/specification-*.npz) tool
+    step decode_proof "$python" scripts/decode_proof.py compare "${specifications[@]}" --json "$out/decode_proof.json"
+    if [ -n "$long" ]; then
+        step decode_life "$python" "${life[@]}" --json "$out/decode_life.json"
+        step decode_accuracy "$python" scripts/decode_accuracy.py --json "$out/decode_accuracy.json"
+    else
+        step decode_life "$python" "${life[@]}" --quick --json "$out/decode_life.json"
+    fi
+    if ! command -v compute-sanitizer >/dev/null; then
+        echo "== LEFT OUT: compute-sanitizer is not on PATH"
+        return
+    fi
+    # Every tensor is an allocation of its own then, so that what lies beside it is not the process's.
+    export PYTORCH_NO_CUDA_MEMORY_CACHING=1
+    for tool in memcheck racecheck initcheck; do
+        step "sanitizer_$tool" timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 --kernel-regex kns=qwen3tts \
+            "$python" "${life[@]}" --preset 0.6b --talker-layers 1 --slots 20 --checks smoke
+        grep -hE "ERROR SUMMARY|RACECHECK SUMMARY" "$out/sanitizer_$tool.log"
+    done
+    unset PYTORCH_NO_CUDA_MEMORY_CACHING
+}
+decode_core
 rm -rf "$site" "$out/checkpoint"
 exit "$failed"

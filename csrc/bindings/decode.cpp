@@ -1,4 +1,5 @@
 #include "common/decode/decoder.h"
+#include "common/decode/persistent.h"
 
 #include "bindings/frame_state.h"
 
@@ -86,6 +87,7 @@ DecoderDescription describe(const pybind11::dict& fields) {
   f.pointer("suppressed", d.suppressed);
   f.pointer("ring", d.ring);
   f.int32("ring_frames", d.ring_frames);
+  d.persistent_predictor = f.number<bool>("persistent_predictor");
   f.pointer("workspace", d.workspace);
   d.workspace_size = f.number<std::int64_t>("workspace_size");
   f.done();
@@ -137,9 +139,20 @@ void bind_decode(pybind11::module_& m) {
              d.replay(rows, count, pointer(stream));
            },
            arg("rows"), arg("count"), arg("stream"), release(), "As frames(rows, count), from its graph.")
+      .def("keep_logits",
+           [](Decoder& d, std::uintptr_t to) { d.keep_logits(static_cast<float*>(pointer(to))); }, arg("to"),
+           "The logits of each codebook stay at this address, see csrc/common/decode/decoder.h; 0: no longer. Not for "
+           "graphs that are captured already.")
+      .def_property_readonly("persistent_problem", &Decoder::persistent_problem,
+                             "Why one row's code predictor is launched kernel by kernel; empty: it is one kernel.")
+      .def("clear_exchange", [](const Decoder& d, std::uintptr_t stream) { d.clear_exchange(pointer(stream)); }, arg("stream"),
+           "After a status of predictor_stuck, before the next frame.")
+      .def("disturb_predictor", &Decoder::disturb_predictor, arg("fault"), arg("timeout_ns"),
+           "For tests: see csrc/common/decode/decoder.h. Not for graphs that are captured already.")
       .def("forget_graphs", &Decoder::forget_graphs, "Frees all graphs.")
       .def("frame_bytes", &Decoder::frame_bytes, arg("rows"), arg("position"),
            "Bytes of one frame that must come from memory, with every row at `position`.");
+  m.attr("predictor_stuck") = kPredictorStuck;
   m.attr("prefill_columns") = kPrefillColumns;
   m.attr("decoder_max_slots") = kDecoderMaxSlots;
 }

@@ -97,6 +97,7 @@ __device__ __forceinline__ float mul_rn(float a, float b) { return __fmul_rn(a, 
 __device__ __forceinline__ float add_rn(float a, float b) { return __fadd_rn(a, b); }
 __device__ __forceinline__ float sub_rn(float a, float b) { return __fsub_rn(a, b); }
 __device__ __forceinline__ float div_rn(float a, float b) { return __fdiv_rn(a, b); }
+__device__ __forceinline__ float reciprocal_rn(float v) { return __frcp_rn(v); }
 #else  // clang contracts across statements unless told not to; g++ is told by -ffp-contract=off
 #ifdef __clang__
 #define QW_NO_CONTRACTION _Pragma("clang fp contract(off)")
@@ -107,6 +108,7 @@ __device__ __forceinline__ float mul_rn(float a, float b) { QW_NO_CONTRACTION re
 __device__ __forceinline__ float add_rn(float a, float b) { QW_NO_CONTRACTION return a + b; }
 __device__ __forceinline__ float sub_rn(float a, float b) { QW_NO_CONTRACTION return a - b; }
 __device__ __forceinline__ float div_rn(float a, float b) { QW_NO_CONTRACTION return a / b; }
+__device__ __forceinline__ float reciprocal_rn(float v) { return div_rn(1.0f, v); }
 #endif
 
 }  // namespace gpu

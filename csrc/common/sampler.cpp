@@ -6,109 +6,177 @@
 namespace qwen3tts {
 namespace {
 
-// What a thread loads of its row, all at once; it owns logits threadIdx.x + j * kThreads.
+// ---------------------------------------------------------------- loads
+
+// Loads that stay where they are written, one after another: what a row needs is asked for together, and comes together. An
+// ordinary load is moved to its use, and the next one waits for it.
+__device__ __forceinline__ uint32_t load_now(const void* from) {
+  uint32_t v;
+#ifdef QWEN3TTS_CUDA
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from));
+#else
+  v = *static_cast<const uint32_t*>(from);
+#endif
+  return v;
+}
+__device__ __forceinline__ uint32_t load_byte_now(const void* from) {
+  uint32_t v;
+#ifdef QWEN3TTS_CUDA
+  asm volatile("ld.relaxed.gpu.global.u8 %0, [%1];" : "=r"(v) : "l"(from));
+#else
+  v = *static_cast<const uint8_t*>(from);
+#endif
+  return v;
+}
+__device__ __forceinline__ SamplerRow load_now(const SamplerRow* from) {
+  uint32_t words[sizeof(SamplerRow) / sizeof(uint32_t)];
+#pragma unroll
+  for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); ++i) words[i] = load_now(reinterpret_cast<const uint32_t*>(from) + i);
+  SamplerRow row;
+  memcpy(&row, words, sizeof(row));
+  return row;
+}
+
+// What a thread loads of its row; it owns logits threadIdx.x + j * kThreads.
 template <int EACH> struct Loaded {
   float values[EACH];
   uint32_t present, seen, suppressed;  // one bit per logit
 };
 
-template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerArguments& a, int64_t r, int64_t slot) {
+// Without branches: past the row it is the first logit's. place: the row's entry of `seen`.
+template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerArguments& a, int64_t r, int64_t place) {
   static_assert(EACH <= 32, "one bit per logit");
   Loaded<EACH> in{};
+  const float* logits = a.logits + r * a.row_stride;
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
     const int i = static_cast<int>(threadIdx.x) + j * kThreads;
-    if (i >= a.vocab) continue;
-    in.present |= 1u << j;
-    in.values[j] = a.logits[r * a.row_stride + i];
-    if (a.seen != nullptr && a.seen[slot * a.vocab + i] != 0) in.seen |= 1u << j;
-    if (a.suppressed != nullptr && a.suppressed[i] != 0) in.suppressed |= 1u << j;
+    in.present |= (i < a.vocab ? 1u : 0u) << j;
+    in.values[j] = gpu::from_bits(load_now(logits + (i < a.vocab ? i : 0)));
   }
+  if (a.seen == nullptr && a.suppressed == nullptr) return in;
+  // A mask that is not given is read from the logits, and not heeded.
+  const void *seen = logits, *suppressed = logits;
+  if (a.seen != nullptr) seen = a.seen + place * a.vocab;
+  if (a.suppressed != nullptr) suppressed = a.suppressed;
+  uint32_t masks[EACH][2];
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const int i = (in.present >> j & 1u) != 0 ? static_cast<int>(threadIdx.x) + j * kThreads : 0;
+    masks[j][0] = load_byte_now(static_cast<const uint8_t*>(seen) + i);
+    masks[j][1] = load_byte_now(static_cast<const uint8_t*>(suppressed) + i);
+  }
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    in.seen |= (masks[j][0] != 0 ? 1u : 0u) << j;
+    in.suppressed |= (masks[j][1] != 0 ? 1u : 0u) << j;
+  }
+  if (a.seen == nullptr) in.seen = 0;
+  if (a.suppressed == nullptr) in.suppressed = 0;
   return in;
+}
+
+// ---------------------------------------------------------------- pick
+
+// Every v / divisor, rounded as a division rounds. Divisions come one after another, each with a branch; this is the same
+// for all at once: a quotient from the reciprocal, corrected twice by its exact remainder, which is right while nothing
+// overflows or is subnormal. Zeros, infinities and NaN stay what they are. For what is left, divisions.
+template <int EACH> __device__ __forceinline__ void divide(float (&v)[EACH], float divisor) {
+  const auto exponent = [](float x) { return gpu::to_bits(x) >> 23 & 0xffu; };
+  const float reciprocal = gpu::div_rn(1.0f, divisor);
+  bool usual = exponent(divisor) - 103u <= 48u;  // 2^-24 and up, below 2^25
+  float quotient[EACH];
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    float q = gpu::mul_rn(v[j], reciprocal);
+    q = fmaf(fmaf(-q, divisor, v[j]), reciprocal, q);
+    q = fmaf(fmaf(-q, divisor, v[j]), reciprocal, q);
+    const bool inside = exponent(v[j]) - 67u <= 120u;  // 2^-60 and up, below 2^61
+    quotient[j] = inside ? q : v[j];
+    usual = usual && (inside || v[j] == 0.0f || exponent(v[j]) == 255u);
+  }
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) v[j] = usual ? quotient[j] : v[j];
+  if (usual) return;
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) v[j] = gpu::div_rn(v[j], divisor);
 }
 
 // Penalty, suppression and temperature: logits become keys; what is beyond the row or NaN is absent. Returns status.
 template <int EACH>
 __device__ __forceinline__ uint32_t process(const SamplerArguments& a, const SamplerRow& row, int frame,
                                             const Loaded<EACH>& in, uint32_t (&keys)[EACH]) {
-  const float penalty = row.repetition_penalty, temperature = row.do_sample != 0 ? row.temperature : 1.0f;
+  const float penalty = row.repetition_penalty;
   const int too_early = frame < row.min_frames ? a.eos_id : -1;
   uint32_t status = 0;
+  float v[EACH];
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    const int i = static_cast<int>(threadIdx.x) + j * kThreads;
-    keys[j] = 0;
-    if ((in.present >> j & 1u) == 0) continue;
-    float v = in.values[j];
-    if (!is_finite(v)) status |= kSamplerNotFinite;
-    if ((in.seen >> j & 1u) != 0 && penalty != 1.0f)
-      v = v < 0.0f ? gpu::mul_rn(v, penalty) : gpu::div_rn(v, penalty);
-    if (i == too_early || (in.suppressed >> j & 1u) != 0) v = gpu::from_bits(0xff800000u);
-    v = gpu::div_rn(v, temperature);
-    if (v != v) status |= kSamplerNoPick;
-    else keys[j] = key_of(v);
+    v[j] = in.values[j];
+    if ((in.present >> j & 1u) != 0 && !is_finite(v[j])) status |= kSamplerNotFinite;
+  }
+  if (in.seen != 0 && penalty != 1.0f) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j)
+      if ((in.seen >> j & 1u) != 0) v[j] = v[j] < 0.0f ? gpu::mul_rn(v[j], penalty) : gpu::div_rn(v[j], penalty);
+  }
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const bool excluded = static_cast<int>(threadIdx.x) + j * kThreads == too_early || (in.suppressed >> j & 1u) != 0;
+    v[j] = excluded ? gpu::from_bits(0xff800000u) : v[j];
+  }
+  divide<EACH>(v, row.do_sample != 0 ? row.temperature : 1.0f);
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const bool present = (in.present >> j & 1u) != 0;
+    if (present && v[j] != v[j]) status |= kSamplerNoPick;
+    keys[j] = present && v[j] == v[j] ? key_of(v[j]) : 0;
   }
   return status;
 }
 
-// Puts the keys that can be picked into `kept`, in an order that depends on nothing but the keys; returns how many.
-// The others become absent.
+// Puts the keys that can be picked into s.entries, or into `kept` where they are too many, in an order that depends on
+// nothing but the keys; returns how many.
 template <int EACH>
-__device__ __forceinline__ int keep_survivors(uint32_t (&keys)[EACH], uint32_t edge, float largest,
+__device__ __forceinline__ int keep_survivors(const uint32_t (&keys)[EACH], uint32_t edge, float largest,
                                               const Survivors& kept, Shared& s) {
-  uint32_t mine = 0;
+  uint32_t here = 0;  // one bit per key
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    const bool survives = keys[j] >= edge && gpu::sub_rn(value_of(keys[j]), largest) > -17.0f;
-    keys[j] = survives ? keys[j] : 0;
-    mine += keys[j] != 0 ? 1u : 0u;
+    const bool survives = keys[j] != 0 && keys[j] >= edge && gpu::sub_rn(value_of(keys[j]), largest) > -17.0f;
+    here |= (survives ? 1u : 0u) << j;
   }
-  uint32_t place = scan_group(mine);
+  uint32_t place = scan_group(bits_in(here));
   if (gpu::group_lane() == gpu::kGroup - 1) s.count[gpu::group()] = place;
-  place -= mine;
-  __syncthreads();
+  place -= bits_in(here);
+  sampler_barrier();
   uint32_t count = 0;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    if (g == gpu::group()) place += count;
+    place += g < gpu::group() ? s.count[g] : 0u;
     count += s.count[g];
+  }
+  if (count <= kRanked) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if ((here >> j & 1u) != 0) s.entries[place] = entry_of(keys[j], threadIdx.x + j * kThreads);
+      place += here >> j & 1u;
+    }
+    return static_cast<int>(count);
   }
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    if (keys[j] == 0) continue;
+    if ((here >> j & 1u) == 0) continue;
     kept.keys[place] = keys[j];
     kept.indices[place++] = static_cast<uint16_t>(threadIdx.x + j * kThreads);
   }
   return static_cast<int>(count);
 }
 
-// Sorts `count` survivors in place; returns how many neighbours each thread owns.
-__device__ __forceinline__ int sort_survivors(const Survivors& kept, int count, Shared& s) {
-  const int t = static_cast<int>(threadIdx.x);
-  int size = gpu::kGroup;
-  while (size < count) size *= 2;
-  if (size > kThreads) {
-    for (int i = count + t; i < size; i += kThreads) {
-      kept.keys[i] = 0;
-      kept.indices[i] = 0;
-    }
-    __syncthreads();
-    sort_shared(kept, size);
-    return size / kThreads;
-  }
-  __syncthreads();
-  const u64 entry = sort_threads(t < count ? entry_of(kept.keys[t], kept.indices[t]) : 0, size, s);
-  if (t < count) {  // only this thread reads its place from here on, and it alone has read it before
-    kept.keys[t] = static_cast<uint32_t>(entry >> 32);
-    kept.indices[t] = static_cast<uint16_t>(index_of(entry));
-  }
-  return 1;
-}
-
 // The whole block copies the token's row of the table. `winner` is the token in one thread and -1 in the others.
 __device__ __forceinline__ void gather(const SamplerArguments& a, int64_t r, int winner, Shared& s) {
   if (winner >= 0) s.winner = winner;
-  __syncthreads();
+  sampler_barrier();
   const uint4* from = reinterpret_cast<const uint4*>(static_cast<const char*>(a.table) + s.winner * a.row_bytes);
   uint4* to = reinterpret_cast<uint4*>(static_cast<char*>(a.gathered) + r * a.row_bytes);
   const int pieces = static_cast<int>(a.row_bytes / static_cast<int64_t>(sizeof(uint4)));
@@ -136,7 +204,7 @@ __device__ __forceinline__ int pick(const SamplerArguments& a, const SamplerRow&
     s.status[gpu::group()] = status;
   }
   if (gpu::group_lane() == (bounded ? places - 1 : 0)) s.edge[gpu::group()] = bounded ? most : 0;
-  __syncthreads();
+  sampler_barrier();
   uint32_t edge = s.edge[0], top = s.top[0];
   status = s.status[0];
 #pragma unroll
@@ -156,7 +224,7 @@ __device__ __forceinline__ int pick(const SamplerArguments& a, const SamplerRow&
   }
   const int count = keep_survivors(keys, edge, largest, kept, s);
   const uint32_t top_p = static_cast<uint32_t>(row.top_p);
-  if (count <= kRanked) return draw_ranked(kept, count, row.top_k, largest, top_p, word, s);
+  if (count <= kRanked) return draw_ranked(count, row.top_k, largest, top_p, word, s);
   const int each = sort_survivors(kept, count, s);
   return draw(kept, row.top_k > 0 ? smaller(count, row.top_k) : count, each, largest, top_p, word, s);
 }
@@ -172,7 +240,8 @@ template <int EACH> __device__ __forceinline__ void make_up(SamplerRow& row, Loa
     in.values[j] = static_cast<float>(threadIdx.x * 37 % kThreads) * 0.01f - static_cast<float>(j);
 }
 
-template <int EACH> __global__ void __launch_bounds__(kThreads) sample_kernel(SamplerArguments a, int room) {
+// ORDERED: in_order; a choice at run time would wait for the slot all the same.
+template <int EACH, bool ORDERED> __global__ void __launch_bounds__(kThreads, 2) sample_kernel(SamplerArguments a, int room) {
   QW_DYNAMIC_SHARED(uint32_t, dynamic);
   __shared__ Shared s;
   const Survivors kept{dynamic, reinterpret_cast<uint16_t*>(dynamic + room)};
@@ -190,17 +259,20 @@ template <int EACH> __global__ void __launch_bounds__(kThreads) sample_kernel(Sa
     int frame = 0;
     if (real) {
       gpu::wait_for_previous();
-      slot = a.slots == nullptr ? r : a.slots[r];
+      if (!ORDERED) slot = static_cast<int32_t>(load_now(a.slots + r));
+      const int64_t place = ORDERED ? r : slot < 0 ? 0 : slot;
+      row = load_now(a.params + place);
+      frame = static_cast<int>(load_now(a.frames + place));
+      in = load<EACH>(a, r, place);
+      if (ORDERED) slot = a.slots == nullptr ? r : static_cast<int32_t>(load_now(a.slots + r));
       if (slot < 0) return;
-      row = a.params[slot];
-      frame = a.frames[slot] + a.frame_offset;
-      in = load<EACH>(a, r, slot);
+      frame += a.frame_offset;
     } else {
       make_up(row, in);
     }
     winner = pick(a, row, frame, in, kept, s, status);
     if (real) break;
-    __syncthreads();  // all have read what is written over
+    sampler_barrier();  // all have read what is written over
   }
   if (winner >= 0) {
     if (a.picks != nullptr) a.picks[slot] = winner;
@@ -238,15 +310,18 @@ size_t apart_bytes() {
 #endif
 }
 
-template <int EACH> void launch(const SamplerArguments& a, void* stream) {
+template <int EACH, bool ORDERED> void launch(const SamplerArguments& a, void* stream) {
   int room = kThreads;
   while (room < a.vocab) room *= 2;
   const size_t needed = static_cast<size_t>(room) * kEntryBytes;
   const size_t apart = a.rows > 1 && a.rows <= kMostApart ? apart_bytes() : 0;
   const size_t shared = needed > apart ? needed : apart;
-  if (shared + sizeof(Shared) > 48 << 10) gpu::allow_shared(&sample_kernel<EACH>, shared);
-  QW_LAUNCH_DEPENDENT((sample_kernel<EACH>), dim3(static_cast<unsigned>(a.rows)), dim3(kThreads), shared,
+  if (shared + sizeof(Shared) > 48 << 10) gpu::allow_shared(&sample_kernel<EACH, ORDERED>, shared);
+  QW_LAUNCH_DEPENDENT((sample_kernel<EACH, ORDERED>), dim3(static_cast<unsigned>(a.rows)), dim3(kThreads), shared,
                       gpu::stream_of(stream), a, room);
+}
+template <int EACH> void launch(const SamplerArguments& a, void* stream) {
+  a.in_order || a.slots == nullptr ? launch<EACH, true>(a, stream) : launch<EACH, false>(a, stream);
 }
 
 bool in_16_bytes(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % sizeof(uint4) == 0; }

@@ -10,17 +10,17 @@
 // Bytes that must move: rows * vocab * 4, with the talker's masks rows * vocab * 5 + vocab.
 //
 // Shape: a block of 256 threads per row; a thread keeps its 8, 12 or 32 logits in registers as ordered 32-bit keys, so
-// memory is read once. What cannot be picked is thrown away before anything is sorted:
+// memory is read once, and all of it at the same time (in_order). What cannot be picked is thrown away before anything is sorted:
 //   * the maxima of the threads are sorted bitonically in groups of 32. The least of the groups' ceil(k/8)-th maxima
 //     has at least k logits at or above it: what is below is outside the top k;
 //   * a logit 17 or more below the largest has weight 0.
-// With top_k = 50 about 100 of 2048 logits are left. Up to 128 are not sorted: two threads compare each with all others and
-// add up the weights ahead of it. Up to 256 are sorted bitonically, one per thread: partners within 32 lanes through
+// With top_k = 50 about 100 of 2048 logits are left. Up to 128 are not sorted: four threads compare two of them with all
+// others and add up the weights ahead of each. Up to 256 are sorted bitonically, one per thread: partners within 32 lanes through
 // shuffles, the rest through shared memory with one barrier each. More (top_k = 0 or large, many equal logits) are sorted
 // in shared memory, 6 bytes each. Nothing depends on the order of execution: survivors take places given by a prefix sum,
 // keys are all different, sums are of whole numbers.
 //
-// Registers at 8, 12 and 32 logits a thread: 47, 59 and 80 (sm_90), and nothing spills there.
+// Registers at 8, 12 and 32 logits a thread: 62, 71 and 125 (sm_90), and nothing spills there.
 #pragma once
 
 #include <cstdint>
@@ -62,13 +62,15 @@ struct SamplerArguments {
 
   // For the decode core, all off when zero.
   const std::int32_t* slots = nullptr;  // [rows]: which entry of params, frames, seen, status, picks and codes is row
-                                        // r's (nullptr: r); -1: an idle row, for which nothing is written or read
+                                        // r's (nullptr: r); -1: an idle row, for which nothing is written
   std::int32_t frame_offset = 0;        // added to frames
   std::int32_t* codes = nullptr;        // picks again, at codes[slot * code_stride]
   std::int64_t code_stride = 0;
   const void* table = nullptr;          // the picked token's row of `row_bytes` bytes is copied to gathered + r * row_bytes;
   void* gathered = nullptr;             // all three multiples of 16 bytes
   std::int64_t row_bytes = 0;
+  bool in_order = false;                // the caller's word that slots[r] is r or -1, and that all these have entry r:
+                                        // they are read together with slots[r]
 };
 
 // Asynchronous. Raises std::invalid_argument for impossible arguments, std::runtime_error if the launch fails.

@@ -19,19 +19,40 @@ using gpu::value_of;
 constexpr int kThreads = 256;
 constexpr int kGroups = kThreads / gpu::kGroup;
 constexpr int kRanked = 128;   // survivors that are ranked by comparing each with all
-constexpr int kHelpers = kThreads / kRanked;
+constexpr int kOwn = 2;        // neighbours of them that a thread ranks: what it loads is compared with both
+constexpr int kHelpers = kThreads / kRanked * kOwn;
 constexpr int kEntryBytes = 6;  // of a survivor in shared memory: its key and its 16-bit index
+
+// Of the kThreads that sample. QW_SAMPLER_BARRIER: where the block has other threads beside them.
+__device__ __forceinline__ void sampler_barrier() {
+#ifdef QW_SAMPLER_BARRIER
+  QW_SAMPLER_BARRIER();
+#else
+  __syncthreads();
+#endif
+}
 
 template <class T> __device__ __forceinline__ T larger(T a, T b) { return a > b ? a : b; }
 template <class T> __device__ __forceinline__ T smaller(T a, T b) { return a < b ? a : b; }
+
+__device__ __forceinline__ uint32_t bits_in(uint32_t v) {
+#if defined(__CUDACC__) || defined(__HIP_PLATFORM_AMD__)
+  return static_cast<uint32_t>(__popc(v));
+#else
+  return static_cast<uint32_t>(__builtin_popcount(v));
+#endif
+}
+
+// Neighbours that are loaded in one piece.
+template <class T> struct alignas(2 * sizeof(T)) Two { T x, y; };
 
 struct Shared {
   u64 exchange[2][kThreads];  // partners farther than a group, written and read in turns
   u64 sums[kGroups];
   u64 total;                  // of what top-k keeps
   u64 prefix_total;           // of the shortest prefix of it that top-p keeps
-  u64 entries[kRanked];
-  uint32_t weights[kRanked];
+  alignas(Two<u64>) u64 entries[kRanked];  // of survivors that are ranked
+  alignas(Two<uint32_t>) uint32_t weights[kRanked];
   u64 best[kGroups];
   uint32_t edge[kGroups];     // the group's ceil(k/8)-th maximum
   uint32_t top[kGroups];
@@ -40,7 +61,7 @@ struct Shared {
   int winner;
 };
 
-// Survivors in dynamic shared memory: room for the power of two at or above vocab, and at least kThreads.
+// More survivors, in dynamic shared memory: room for the power of two at or above vocab, and at least kThreads.
 struct Survivors {
   uint32_t* keys;
   uint16_t* indices;
@@ -81,7 +102,7 @@ __device__ __forceinline__ u64 sort_threads(u64 v, int size, Shared& s) {
         other = gpu::shfl_xor(v, stride);
       } else {
         s.exchange[turn][t] = v;
-        __syncthreads();
+        sampler_barrier();
         other = s.exchange[turn][t ^ stride];
         turn ^= 1;  // the next write cannot meet a late reader of this half: a barrier lies between
       }
@@ -106,8 +127,31 @@ __device__ void sort_shared(const Survivors& kept, int size) {
         kept.indices[i] = index_j;
         kept.indices[j] = index_i;
       }
-      __syncthreads();
+      sampler_barrier();
     }
+}
+
+// Sorts `count` survivors in place; returns how many neighbours each thread owns.
+__device__ __forceinline__ int sort_survivors(const Survivors& kept, int count, Shared& s) {
+  const int t = static_cast<int>(threadIdx.x);
+  int size = gpu::kGroup;
+  while (size < count) size *= 2;
+  if (size > kThreads) {
+    for (int i = count + t; i < size; i += kThreads) {
+      kept.keys[i] = 0;
+      kept.indices[i] = 0;
+    }
+    sampler_barrier();
+    sort_shared(kept, size);
+    return size / kThreads;
+  }
+  sampler_barrier();
+  const u64 entry = sort_threads(t < count ? entry_of(kept.keys[t], kept.indices[t]) : 0, size, s);
+  if (t < count) {  // only this thread reads its place from here on, and it alone has read it before
+    kept.keys[t] = static_cast<uint32_t>(entry >> 32);
+    kept.indices[t] = static_cast<uint16_t>(index_of(entry));
+  }
+  return 1;
 }
 
 // Top-p and the draw from sorted survivors, of which each thread owns `each` neighbours. The winner's thread returns
@@ -121,7 +165,7 @@ __device__ __forceinline__ int draw(const Survivors& kept, int count, int each, 
   u64 start = scan_group(sum);
   if (gpu::group_lane() == gpu::kGroup - 1) s.sums[gpu::group()] = start;
   start -= sum;
-  __syncthreads();
+  sampler_barrier();
   u64 total = 0;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -136,7 +180,7 @@ __device__ __forceinline__ int draw(const Survivors& kept, int count, int each, 
       if (next * kOne >= wanted && (i == 0 || running * kOne < wanted)) s.prefix_total = next;
       running = next;
     }
-    __syncthreads();
+    sampler_barrier();
     total = s.prefix_total;
   }
   const u64 threshold = ((word >> 8) * total) >> gpu::kShift;
@@ -149,43 +193,54 @@ __device__ __forceinline__ int draw(const Survivors& kept, int count, int each, 
   return -1;
 }
 
-// The same for at most kRanked survivors, which need not be sorted: the sum ahead of one is that of all larger ones.
-__device__ __forceinline__ int draw_ranked(const Survivors& kept, int count, int top_k, float largest, uint32_t top_p,
-                                           uint32_t word, Shared& s) {
-  const int t = static_cast<int>(threadIdx.x), mine = t / kHelpers;
-  __syncthreads();
-  if (t < count) {
-    s.entries[t] = entry_of(kept.keys[t], kept.indices[t]);
-    s.weights[t] = gpu::exp_weight(gpu::sub_rn(value_of(kept.keys[t]), largest));
+// The same for at most kRanked survivors, in s.entries, which need not be sorted: the sum ahead of one is that of all larger
+// ones.
+__device__ __forceinline__ int draw_ranked(int count, int top_k, float largest, uint32_t top_p, uint32_t word, Shared& s) {
+  const int t = static_cast<int>(threadIdx.x), helper = t % kHelpers, first = t / kHelpers * kOwn;
+  sampler_barrier();
+  if (t < kRanked) {  // past the last one, what is above nothing
+    const u64 entry = t < count ? s.entries[t] : 0;
+    s.weights[t] = gpu::exp_weight(gpu::sub_rn(value_of(static_cast<uint32_t>(entry >> 32)), largest));
+    s.entries[t] = entry;
   }
-  __syncthreads();
-  const u64 entry = mine < count ? s.entries[mine] : ~0ull;
-  uint32_t rank = 0, before = 0;  // at most kRanked weights of 2^24
+  sampler_barrier();
+  const u64 own[kOwn] = {s.entries[first], s.entries[first + 1]};
+  uint32_t rank[kOwn] = {}, before[kOwn] = {};  // at most kRanked weights of 2^24
 #pragma unroll 4
-  for (int i = t % kHelpers; i < count; i += kHelpers) {
-    const bool above = s.entries[i] > entry;
-    rank += above ? 1u : 0u;
-    before += above ? s.weights[i] : 0u;
+  for (int i = helper * 2; i < count; i += kHelpers * 2) {
+    const auto others = *reinterpret_cast<const Two<u64>*>(s.entries + i);
+    const auto weights = *reinterpret_cast<const Two<uint32_t>*>(s.weights + i);
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      const bool x = others.x > own[k], y = others.y > own[k];
+      rank[k] += (x ? 1u : 0u) + (y ? 1u : 0u);
+      before[k] += (x ? weights.x : 0u) + (y ? weights.y : 0u);
+    }
   }
 #pragma unroll
-  for (int mask = 1; mask < kHelpers; mask *= 2) {
-    rank += gpu::shfl_xor(rank, mask);
-    before += gpu::shfl_xor(before, mask);
-  }
+  for (int mask = 1; mask < kHelpers; mask *= 2)
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      rank[k] += gpu::shfl_xor(rank[k], mask);
+      before[k] += gpu::shfl_xor(before[k], mask);
+    }
+  // One of the helpers for each from here on.
+  const int k = helper % kOwn, mine = first + k;
+  const uint32_t place = k == 0 ? rank[0] : rank[1];
   const uint32_t last = static_cast<uint32_t>(top_k > 0 ? smaller(count, top_k) : count) - 1;
-  const bool in = mine < count && t % kHelpers == 0 && rank <= last;
-  const u64 start = before, next = start + (in ? s.weights[mine] : 0u);
-  if (in && rank == last) s.total = next;
-  __syncthreads();
+  const bool in = helper < kOwn && mine < count && place <= last;
+  const u64 start = k == 0 ? before[0] : before[1], next = start + (in ? s.weights[mine] : 0u);
+  if (in && place == last) s.total = next;
+  sampler_barrier();
   u64 total = s.total;
   if (top_p < kOne) {
     const u64 wanted = top_p * total;
-    if (in && next * kOne >= wanted && (rank == 0 || start * kOne < wanted)) s.prefix_total = next;
-    __syncthreads();
+    if (in && next * kOne >= wanted && (place == 0 || start * kOne < wanted)) s.prefix_total = next;
+    sampler_barrier();
     total = s.prefix_total;
   }
   const u64 threshold = ((word >> 8) * total) >> gpu::kShift;
-  return in && start <= threshold && threshold < next ? static_cast<int>(index_of(entry)) : -1;
+  return in && start <= threshold && threshold < next ? static_cast<int>(index_of(k == 0 ? own[0] : own[1])) : -1;
 }
 
 // The lowest index of the largest key, in every thread.
@@ -195,7 +250,7 @@ template <int EACH> __device__ __forceinline__ int pick_largest(const uint32_t (
   for (int j = 0; j < EACH; ++j) best = larger(best, entry_of(keys[j], threadIdx.x + j * kThreads));
   for (int mask = gpu::kGroup / 2; mask > 0; mask /= 2) best = larger(best, gpu::shfl_xor(best, mask));
   if (gpu::group_lane() == 0) s.best[gpu::group()] = best;
-  __syncthreads();
+  sampler_barrier();
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) best = larger(best, s.best[g]);
   return static_cast<int>(index_of(best));

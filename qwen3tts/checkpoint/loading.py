@@ -2,15 +2,18 @@
 
 import math
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from qwen3tts.checkpoint.upload import upload
 from qwen3tts.checkpoint.weights import DtypeRule, TensorReader
 from qwen3tts.errors import WeightsError, nearest
 
+CPU = torch.device("cpu")
 BLOCK = 1 << 18
 """Elements that are converted and checked at a time: the check then reads what is still in the CPU's cache."""
 
@@ -33,21 +36,24 @@ def load_module(
     prefix: str,
     device: torch.device,
     dtype_of: DtypeRule,
+    on_host: Collection[str] = (),
 ) -> None:
     """Loads every parameter and persistent buffer of `module` from the key `prefix` + its name.
 
-    Each target is allocated in `dtype_of(key, stored dtype)` on `device` and filled straight from the mapped file, so
-    that no second copy of the weights exists. Parameters get requires_grad=False. Tied tensors stay tied.
-    Raises WeightsError for a missing key, another shape, a weight that is NaN or infinite, and a weight that overflows
-    the target dtype; the module is then unusable.
+    Each target is allocated in `dtype_of(key, stored dtype)` on `device`, or in host memory if its name is in
+    `on_host`, and filled straight from the mapped file, so that no second copy of the weights exists. Parameters get
+    requires_grad=False. Tied tensors stay tied. Raises WeightsError for a missing key, another shape, a weight that is
+    NaN or infinite, and a weight that overflows the target dtype; the module is then unusable.
     """
     slots: dict[int, list[_Slot]] = {}
+    kept = {prefix + name for name in on_host}
     for slot in _slots(module, prefix):
         slots.setdefault(id(slot.meta), []).append(slot)
     groups = list(slots.values())
     groups.sort(key=lambda group: -group[0].meta.numel())  # the largest first, so that the threads end together
-    with ThreadPoolExecutor(max_workers=_workers()) as pool:
-        tensors = list(pool.map(lambda group: _load(group[0], reader, device, dtype_of), groups))
+    with torch.inference_mode(False):
+        tensors = [_target(group[0], reader, CPU if group[0].key in kept else device, dtype_of) for group in groups]
+    _fill([group[0].key for group in groups], tensors, reader)
     for group, tensor in zip(groups, tensors, strict=True):
         if group[0].is_parameter:
             tensor = torch.nn.Parameter(tensor, requires_grad=False)
@@ -63,6 +69,7 @@ def reload_parameters(
     device: torch.device,
     dtype_of: DtypeRule,
     names: Collection[str] | None = None,
+    on_host: Collection[str] = (),
 ) -> None:
     """Reads parameters of a module that `load_module` filled once more: the Parameter objects stay, their bytes become
     those of the checkpoint. A parameter that has lost its storage gets a new one. names: None = all.
@@ -76,9 +83,9 @@ def reload_parameters(
         source = reader.read(key)
         dtype = dtype_of(key, source.dtype)
         with torch.inference_mode(False):
-            target = parameter.data
-            if (target.shape, target.dtype, target.device) != (source.shape, dtype, device) or not target.data_ptr():
-                target = torch.empty(source.shape, dtype=dtype, device=device)
+            target, place = parameter.data, CPU if name in on_host else device
+            if (target.shape, target.dtype, target.device) != (source.shape, dtype, place) or not target.data_ptr():
+                target = torch.empty(source.shape, dtype=dtype, device=place)
             _copy_checked(source, target, f"{reader.folder}: tensor {key!r}")
             parameter.data = target
         reader.forget(key)
@@ -99,16 +106,39 @@ def _slots(module: torch.nn.Module, prefix: str) -> Iterator[_Slot]:
                 yield _Slot(owner, name, start + name, buffer, False)
 
 
-def _load(slot: _Slot, reader: TensorReader, device: torch.device, dtype_of: DtypeRule) -> torch.Tensor:
-    if reader.shape(slot.key) != tuple(slot.meta.shape):
+def _target(slot: _Slot, reader: TensorReader, device: torch.device, dtype_of: DtypeRule) -> Tensor:
+    shape = reader.shape(slot.key)
+    if shape != tuple(slot.meta.shape):
         raise WeightsError(
-            f"{reader.folder}: tensor {slot.key!r} is {list(reader.shape(slot.key))}, expected {list(slot.meta.shape)}"
+            f"{reader.folder}: tensor {slot.key!r} is {list(shape)}, expected {list(slot.meta.shape)}"
         )
-    source = reader.read(slot.key)
-    target = torch.empty(source.shape, dtype=dtype_of(slot.key, source.dtype), device=device)
-    _copy_checked(source, target, f"{reader.folder}: tensor {slot.key!r}")
-    reader.forget(slot.key)
-    return target
+    return torch.empty(shape, dtype=dtype_of(slot.key, reader.dtype(slot.key)), device=device)
+
+
+def _fill(keys: Sequence[str], targets: Sequence[Tensor], reader: TensorReader) -> None:
+    """Copies and converts tensors to where they belong, those in host memory and those on a GPU at the same time.
+
+    Raises WeightsError for values that are not finite before or after."""
+    remote = [i for i, target in enumerate(targets) if target.device.type == "cuda"]
+    local = [i for i, target in enumerate(targets) if target.device.type != "cuda"]
+
+    def copy(i: int) -> None:
+        _copy_checked(reader.read(keys[i]), targets[i], f"{reader.folder}: tensor {keys[i]!r}")
+        reader.forget(keys[i])
+
+    with ThreadPoolExecutor(max_workers=_workers()) as pool:
+        copies = pool.map(copy, local)
+        if remote:
+            bad = upload(
+                [targets[i] for i in remote],
+                lambda at: reader.read(keys[remote[at]]),
+                targets[remote[0]].device,
+                done=lambda at: reader.forget(keys[remote[at]]),
+            )
+            for i in (remote[at] for at in bad):
+                _explain(reader.read(keys[i]), targets[i].dtype, f"{reader.folder}: tensor {keys[i]!r}")
+        for _ in copies:
+            pass  # raises what a copy has raised
 
 
 def _copy_checked(source: torch.Tensor, target: torch.Tensor, what: str) -> None:

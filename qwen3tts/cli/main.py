@@ -6,6 +6,7 @@ import typer
 
 from qwen3tts._version import __version__
 from qwen3tts.cli import optimize, voice
+from qwen3tts.cli.bench import bench
 from qwen3tts.cli.clone import clone, design
 from qwen3tts.cli.console import run
 from qwen3tts.cli.doctor import doctor
@@ -26,6 +27,7 @@ app.command()(inspect)
 app.command()(voices)
 app.command()(doctor)
 app.command()(selftest)
+app.command()(bench)
 
 
 def _show_version(asked: bool) -> None:

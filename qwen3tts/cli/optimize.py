@@ -30,6 +30,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", metavar=p.FLAG, help="
                 "passes": list(default_registry.names()),
                 "profiles": [
                     {"backend": f.backend, "name": f.name, "hash": f.hash, "description": f.description,
+                     "max_streams": f.max_streams,
                      "passes": [{"name": q.name, "options": dict(q.options), "requirement": q.requirement}
                                 for q in f.passes]}
                     for f in profiles

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from qwen3tts._version import __version__
-from qwen3tts.optimization.apply import driver_version
 from qwen3tts.optimization.compare import Row
+from qwen3tts.optimization.evidence_store import driver_version
 from qwen3tts.optimization.profiles import Profile
 
 AUDIO_BOUND = 1e-4

@@ -12,6 +12,15 @@ from qwen3tts.model.kv_cache import PackedRows, RowCache
 from qwen3tts.model.layers import DecoderBlock, Head, Linear, RMSNorm, RotaryTable, lookup_table, run_blocks
 
 
+def to_device(x: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device. From host memory to a GPU it goes in stream order: the host does not wait."""
+    if x.device == device:
+        return x
+    if device.type == "cuda" and x.device.type == "cpu":
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
+
+
 class TextProjection(nn.Module):
     """fc2(silu(fc1(x))), both with bias: text embeddings to the talker's width."""
 
@@ -68,8 +77,10 @@ class Talker(nn.Module):
     # ------------------------------------------------------------ embeddings
 
     def embed_text(self, ids: Tensor) -> Tensor:
-        """T(ids): int64 [N] -> [N, hidden]."""
-        out: Tensor = self.text_projection(self.model.text_embedding(ids).to(self.dtype))
+        """T(ids): int64 [N] -> [N, hidden] on the talker's device, wherever ids and the table of text tokens are."""
+        table = self.model.text_embedding
+        rows = to_device(table(ids.to(table.weight.device)), self.device)
+        out: Tensor = self.text_projection(rows.to(self.dtype))
         return out
 
     def embed_codec(self, ids: Tensor) -> Tensor:

@@ -1,17 +1,11 @@
 """A profile on a loaded model: which passes can be used here, what their checks said, what was left off and why."""
 
-import hashlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import torch
-
-from qwen3tts._version import __version__
 from qwen3tts.errors import (
     OptimizationApplicationError,
     OptimizationCompatibilityError,
@@ -21,10 +15,9 @@ from qwen3tts.errors import (
     shortened,
 )
 from qwen3tts.optimization.contents import Snapshot
-from qwen3tts.optimization.evidence_store import EvidenceKey, EvidenceStore, canonical_options
+from qwen3tts.optimization.evidence_store import EvidenceStore, evidence_key
 from qwen3tts.optimization.manifest import check_evidence, presentable
 from qwen3tts.optimization.passes import Evidence, OptimizationPass, PassContext, PassResult
-from qwen3tts.optimization.plan import Declaration
 from qwen3tts.optimization.profiles import PlannedPass, Profile
 from qwen3tts.optimization.registry import default_registry
 from qwen3tts.optimization.result import AppliedPass, OptimizationResult
@@ -280,42 +273,6 @@ def run_check(applied: AppliedPass, result: OptimizationResult) -> Evidence | No
     except Exception as error:  # the pass may be anybody's
         raise OptimizationCompatibilityError(f"its check raised {_said(error)}") from error
     return evidence
-
-
-def evidence_key(declaration: Declaration, model: Any) -> EvidenceKey:
-    """Under which a check of this pass on this model, card and installation is kept."""
-    device: torch.device = model.device
-    native = getattr(model, "native", None)
-    return EvidenceKey(
-        pass_id=declaration.pass_id,
-        pass_version=declaration.version,
-        options=canonical_options({"configuration": declaration.configuration}),
-        module="" if native is None else module_hash(native.module.__file__),
-        package=__version__,
-        torch=str(torch.__version__),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        driver=driver_version() if device.type == "cuda" else "",
-        dtype=str(model.dtype),
-        architecture=hashlib.sha256(repr(model.config).encode()).hexdigest()[:16],
-    )
-
-
-@cache
-def module_hash(path: str) -> str:
-    """SHA-256 of a native module's file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@cache
-def driver_version() -> str:
-    """Of the GPU driver, as the kernel reports it; "unknown" where it does not."""
-    for driver in ("nvidia", "amdgpu"):
-        try:
-            return f"{driver} {Path(f'/sys/module/{driver}/version').read_text().strip()}"
-        except OSError:
-            continue  # the other one, or none that says its version
-    return "unknown"
 
 
 def checks(result: OptimizationResult | None) -> Sequence[str]:

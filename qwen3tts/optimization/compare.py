@@ -17,8 +17,8 @@ import torch
 from qwen3tts._version import __version__
 from qwen3tts.backends.native.build_info import build_record
 from qwen3tts.errors import OptimizationError, OptionError
-from qwen3tts.optimization.apply import evidence_key, run_check
-from qwen3tts.optimization.evidence_store import EvidenceKey, EvidenceStore
+from qwen3tts.optimization.apply import run_check
+from qwen3tts.optimization.evidence_store import EvidenceKey, EvidenceStore, evidence_key
 from qwen3tts.optimization.passes import Evidence, Gain
 from qwen3tts.optimization.profiles import PlannedPass, Profile
 from qwen3tts.optimization.registry import default_registry

@@ -14,12 +14,17 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from qwen3tts._version import __version__
 from qwen3tts.errors import OptimizationPlanError
 from qwen3tts.optimization.manifest import check_evidence
 from qwen3tts.optimization.passes import Evidence, Gain
+from qwen3tts.optimization.plan import Declaration
 
 logger = logging.getLogger(__name__)
 
@@ -132,3 +137,42 @@ def _evidence(data: dict[str, Any]) -> Evidence:
         raise OptimizationPlanError("the stored evidence contradicts itself")
     gain = data["gain"]
     return Evidence(**{**data, "gain": None if gain is None else Gain(**gain)})
+
+
+# ------------------------------------------------------------ keys
+
+
+def evidence_key(declaration: Declaration, model: Any) -> EvidenceKey:
+    """Under which a check of this pass on this model, card and installation is kept."""
+    device: torch.device = model.device
+    native = getattr(model, "native", None)
+    return EvidenceKey(
+        pass_id=declaration.pass_id,
+        pass_version=declaration.version,
+        options=canonical_options({"configuration": declaration.configuration}),
+        module="" if native is None else module_hash(native.module.__file__),
+        package=__version__,
+        torch=str(torch.__version__),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        driver=driver_version() if device.type == "cuda" else "",
+        dtype=str(model.dtype),
+        architecture=hashlib.sha256(repr(model.config).encode()).hexdigest()[:16],
+    )
+
+
+@cache
+def module_hash(path: str) -> str:
+    """SHA-256 of a native module's file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def driver_version() -> str:
+    """Of the GPU driver, as the kernel reports it; "unknown" where it does not."""
+    for driver in ("nvidia", "amdgpu"):
+        try:
+            return f"{driver} {Path(f'/sys/module/{driver}/version').read_text().strip()}"
+        except OSError:
+            continue  # the other one, or none that says its version
+    return "unknown"

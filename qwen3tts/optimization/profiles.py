@@ -4,6 +4,7 @@
     name = "default"
     backend = "cuda"
     description = "one line"
+    max_streams = 16            # unless load() is told; may be left out
 
     [[pass]]
     name = "custom-kernels"
@@ -81,6 +82,8 @@ class Profile:
     passes: tuple[PlannedPass, ...]
     switches: tuple[str, ...] = ()
     """environment switches that changed it (see switches.py)"""
+    max_streams: int | None = None
+    """of RuntimeOptions, where the caller gives none"""
 
     @property
     def hash(self) -> str:
@@ -88,7 +91,7 @@ class Profile:
         plan = {
             "backend": self.backend,
             "passes": [[p.name, dict(sorted(p.options.items())), p.requirement] for p in self.passes],
-        }
+        } | ({} if self.max_streams is None else {"max_streams": self.max_streams})
         text = json.dumps(plan, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -180,7 +183,7 @@ def parse_profile(text: str, source: str) -> Profile:
         raise OptionError(f"{source} is not valid TOML: {error}") from error
     _only(data, {"profile", "pass"}, source)
     head = _table(data, "profile", source)
-    _only(head, {"name", "backend", "description"}, f"{source}, [profile]")
+    _only(head, {"name", "backend", "description", "max_streams"}, f"{source}, [profile]")
     name, backend = _text(head, "name", source), _text(head, "backend", source)
     if backend not in BACKENDS:
         raise OptionError(f"{source}: backend is {_shown(backend)}; expected one of {', '.join(BACKENDS)}.")
@@ -191,7 +194,10 @@ def parse_profile(text: str, source: str) -> Profile:
     twice = {p.name for p in passes if sum(q.name == p.name for q in passes) > 1}
     if twice:
         raise OptionError(f"{source} has the pass {min(twice)!r} twice; give each pass once, with all of its options.")
-    return Profile(name, backend, _text(head, "description", source, ""), passes)
+    streams = head.get("max_streams")
+    if streams is not None and (isinstance(streams, bool) or not isinstance(streams, int) or streams < 1):
+        raise OptionError(f"{source}: max_streams is {_shown(streams)}; expected a whole number from 1 up.")
+    return Profile(name, backend, _text(head, "description", source, ""), passes, max_streams=streams)
 
 
 def _planned(entry: dict[str, Any], where: str) -> PlannedPass:

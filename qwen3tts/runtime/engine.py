@@ -13,6 +13,7 @@ from torch import Tensor
 from qwen3tts.errors import TextError
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.sampling import SamplingParams
+from qwen3tts.model.talker import to_device
 from qwen3tts.options import GenerateOptions
 from qwen3tts.runtime.generation import Progress, ProgressEvent, RowResult, generate_codes
 from qwen3tts.runtime.length import default_max_frames
@@ -100,12 +101,15 @@ class Engine:
 
         x_vector: for the prompt's SPEAKER_ROW; ref_codes [R, 16]: for its REFERENCE_ROWs."""
         talker, length = self.runtime.talker, len(prompt)
-        ids = torch.tensor(prompt.text_ids + prompt.trailing_ids)
-        unique, place = torch.unique(ids, return_inverse=True)
-        text = talker.embed_text(unique.to(talker.device))[place.to(talker.device)]
-        prefill, codec = text[:length], torch.tensor(prompt.codec_ids)
+        unique, place = torch.unique(torch.tensor(prompt.text_ids + prompt.trailing_ids), return_inverse=True)
+        codec = torch.tensor(prompt.codec_ids)
         coded = torch.nonzero(codec > NO_CODEC)[:, 0]
-        prefill[coded.to(talker.device)] += talker.embed_codec(codec[coded].to(talker.device))
+        place, coded, tokens = to_device(torch.cat((place, coded, codec[coded])), talker.device).split(
+            [len(place), len(coded), len(coded)]
+        )
+        text = talker.embed_text(unique)[place]
+        prefill = text[:length]
+        prefill.index_add_(0, coded, talker.embed_codec(tokens))
         if x_vector is not None:
             vector = torch.tensor(x_vector).to(talker.device, talker.dtype)
             prefill[prompt.codec_ids.index(SPEAKER_ROW)] += vector
@@ -167,7 +171,6 @@ class Engine:
         results = generate_codes(
             self.runtime.frames,
             requests,
-            frames_per_step=1,
             on_prefill=prefills.append,
             clock=clock,
             progress=progress,

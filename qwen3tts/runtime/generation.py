@@ -16,7 +16,8 @@ from qwen3tts.runtime.protocols import FinishReason, FrameDecoder, RowRequest, S
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """Told to a progress callback, between frames."""
+    """Told to a progress callback, between frames: after each one, or after every few where a backend makes more in one
+    go."""
 
     stage: Literal["generate", "decode"]
     frames_done: int
@@ -24,6 +25,9 @@ class ProgressEvent:
     frames_limit: int
     """as many as there can be at most (generate) or will be (decode)"""
 
+
+FRAMES_WHILE_WAITING = 8
+"""frames to ask for at most while texts wait for the place of a row that ends"""
 
 Progress = Callable[[ProgressEvent], None]
 
@@ -45,7 +49,6 @@ def generate_codes(
     decoder: FrameDecoder,
     requests: Sequence[RowRequest],
     *,
-    frames_per_step: int,
     on_prefill: Callable[[float], None],
     clock: Callable[[], float],
     progress: Progress | None = None,
@@ -73,7 +76,8 @@ def generate_codes(
                     "All streams of this model, or all its memory for keys and values, are in use. Close one, or load "
                     "with more max_streams or kv_bytes."
                 )
-            made = decoder.advance(frames_per_step, tuple(running))
+            frames = decoder.frames_per_call
+            made = decoder.advance(min(frames, FRAMES_WHILE_WAITING) if waiting else frames, tuple(running))
             for i, slot in enumerate(made.slots):
                 result, count = results[running[slot]], made.counts[i]
                 result.pieces.append(made.codes[i, :count])

@@ -51,6 +51,11 @@ class FrameBatch:
 class FrameDecoder(Protocol):
     """Talker, code predictor and sampling for up to `slots` rows at once."""
 
+    @property
+    def frames_per_call(self) -> int:
+        """How many frames to ask for at once where nobody waits for each of them."""
+        ...
+
     def admit(self, rows: Sequence[RowRequest]) -> list[Slot]:
         """Runs the prompts. Raises CapacityError, admitting none, if a row's whole life does not fit."""
         ...

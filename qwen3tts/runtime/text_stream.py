@@ -221,4 +221,4 @@ class TextStream(BaseStream):
     def _embed(engine: Engine, ids: list[int]) -> Tensor:
         talker = engine.runtime.talker
         with exact_arithmetic(engine.runtime.device):
-            return talker.embed_text(torch.tensor(ids, device=talker.device))
+            return talker.embed_text(torch.tensor(ids, dtype=torch.int64))

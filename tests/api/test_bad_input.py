@@ -23,6 +23,7 @@ from qwen3tts import (
     VoiceError,
     WeightsError,
 )
+from qwen3tts.options import DEFAULT_STREAMS
 
 
 def test_requests_that_do_not_fit_the_model(tts, design_tts, base_tts):
@@ -64,7 +65,7 @@ def test_requests_that_do_not_fit_the_model(tts, design_tts, base_tts):
     ]:
         with pytest.raises(error, match=message):
             call()
-    assert tts.engine.runtime.frames.free_slots() == RuntimeOptions().max_streams
+    assert tts.engine.runtime.frames.free_slots() == DEFAULT_STREAMS
 
 
 def test_one_bad_text_of_many_stops_the_call_before_the_first_frame(tts):
@@ -123,7 +124,7 @@ def test_overflow_while_running(damaged):
     with qwen3tts.load(damaged, backend="cpu") as tts:
         with pytest.raises(NumericsError, match="not finite"):
             tts.generate("Hello.", "ryan", options=GenerateOptions(max_frames=3))
-        assert tts.engine.runtime.frames.free_slots() == RuntimeOptions().max_streams
+        assert tts.engine.runtime.frames.free_slots() == DEFAULT_STREAMS
 
 
 def test_overflow_in_the_code_predictor(damaged):

@@ -123,6 +123,23 @@ def test_other_devices_are_checked_from_the_source(tmp_path: Path, value: float)
         load_module(module, reader, prefix="", device=torch.device("meta"), dtype_of=lambda key, stored: torch.float16)
 
 
+def test_what_stays_in_host_memory(tmp_path: Path) -> None:
+    """The meta device stands for a GPU."""
+    tensors = {"p.x": torch.arange(3.0), "p.y": torch.ones(5), "x": torch.zeros(3)}
+    module, meta = module_of({"x": (3,), "y": (5,)}), torch.device("meta")
+    with reader_of(tmp_path, tensors) as reader:
+        arguments = {"prefix": "p.", "device": meta, "dtype_of": lambda key, stored: stored, "on_host": {"x"}}
+        load_module(module, reader, **arguments)
+        kept = module.x
+        assert (kept.device.type, module.y.device.type) == ("cpu", "meta")
+        assert torch.equal(kept, tensors["p.x"])
+        with torch.no_grad():
+            kept.zero_()
+        loading_module.reload_parameters(module, reader, names=["x"], **arguments)
+        assert module.x is kept
+        assert torch.equal(kept, tensors["p.x"])
+
+
 def test_missing_and_other_shape(tmp_path: Path) -> None:
     with reader_of(tmp_path, {"a.weight": torch.ones(2, 3)}) as reader:
         for wanted, message in (

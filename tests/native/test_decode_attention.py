@@ -189,6 +189,22 @@ def test_bits_of_a_row_depend_on_the_row_alone(native, seed, dtype, heads):
     assert all(torch.equal(bits(results[0]), bits(other)) for other in results[1:])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_bits_of_long_rows_with_several_chunks_a_run(native, seed, dtype):
+    """Runs of one, two and three chunks, in turns of one group or side by side; pages smaller than a chunk."""
+    layer = Layer(native, seed, dtype, (128, 2, 1), 1100)
+    for position in (511, 512, layer.integer(513, 1024), layer.integer(1024, 1099)):
+        own, history = layer.rows(1), layer.draw(2, position, layer.kv_heads, layer.head_dim)
+        results = []
+        for blocks, page in ((1, 64), (2, 16), (8, 256), (16, 32)):
+            pages = layer.pages(1, 1100, page)
+            for first in range(0, position, page):
+                entry, part = int(pages.table[0, first // page]), history[:, first : first + page].transpose(1, 2)
+                pages.keys[entry, :, : part.shape[2]], pages.values[entry, :, : part.shape[2]] = part
+            results.append(layer.attend(own, layer.ints([0]), layer.ints([position]), pages, blocks=blocks))
+        assert all(torch.equal(bits(results[0]), bits(other)) for other in results[1:])
+
+
 @pytest.mark.parametrize(("dtype", "heads"), [(torch.float32, (16, 2, 2)), (torch.bfloat16, (128, 2, 1))], ids=str)
 def test_a_prompt_side_by_side_equals_one_position_at_a_time(native, seed, dtype, heads):
     layer = Layer(native, seed, dtype, heads)

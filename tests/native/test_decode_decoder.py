@@ -11,7 +11,7 @@ import qwen3tts
 from qwen3tts.backends.native.decode.capture import bucket_for, buckets
 from qwen3tts.backends.native.decode.frame_decoder import NativeFrameDecoder
 from qwen3tts.backends.native.decode.mixed import MixedFrameDecoder
-from qwen3tts.backends.native.decode.state import PAGE, pool_pages
+from qwen3tts.backends.native.decode.state import PAGE, PoolSize
 from qwen3tts.backends.native.decode.weights import store_for_kernels
 from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder, positions_needed
 from qwen3tts.errors import CapacityError, NumericsError, OptionError
@@ -64,10 +64,10 @@ def padding(runtime):
         return runtime.talker.embed_text(torch.tensor([runtime.config.tts_pad_id], device=runtime.device))[0]
 
 
-def core_of(native, runtime, slots=5, frames_per_replay=3, graphs=True, kv_bytes=None, max_positions=POSITIONS, page=8):
+def core_of(native, runtime, slots=5, frames_per_replay=3, max_positions=POSITIONS, kv_bytes=None, page=8, **others):
     return NativeFrameDecoder(
         native, runtime.talker, padding(runtime), slots=slots, max_positions=max_positions, kv_bytes=kv_bytes,
-        frames_per_replay=frames_per_replay, graphs=graphs, page=page,
+        frames_per_replay=frames_per_replay, page=page, **others,
     )  # fmt: skip
 
 
@@ -267,8 +267,10 @@ def test_rows_are_admitted_whole_or_not_at_all(native, models, seed):
 def test_an_error_or_an_interrupt_of_one_row_leaves_the_others_as_they_were(native, models, seed, monkeypatch):
     runtime, rng = models("bfloat16", "plain", str(native.device)), random.Random(seed)
     core = core_of(native, runtime, frames_per_replay=2)
-    rows = [request(runtime, rng, text_complete=True, max_frames=8) for _ in range(3)]
-    want = whole_life(core, rows[:1], 1)
+    want = [([], "")]
+    while len(want[0][0]) < 3:  # so that its end is told last
+        rows = [request(runtime, rng, text_complete=True, max_frames=8) for _ in range(3)]
+        want = whole_life(core, rows[:1], 1)
     broken = replace(rows[1], trailing=draw(runtime, torch.Generator().manual_seed(1), 3) * torch.nan)
     good, bad, stopped = core.admit([rows[0], broken, rows[2]])
     made = listed(core.advance(1, [good]))[3][0]
@@ -276,11 +278,11 @@ def test_an_error_or_an_interrupt_of_one_row_leaves_the_others_as_they_were(nati
         core.advance(3, [bad])
     core.release(bad)
 
-    def interrupt(rows):
+    def interrupt(mirror):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(core, "_read", interrupt)
+        patch.setattr(core.state, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             core.advance(2, [stopped])
         with pytest.raises(KeyboardInterrupt):
@@ -295,6 +297,61 @@ def test_an_error_or_an_interrupt_of_one_row_leaves_the_others_as_they_were(nati
     core.release(good)
     core.release(stopped)
     assert (core.pages.used, core.free_slots()) == (0, 5)
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_the_pool_of_keys_and_values_grows_without_a_trace(native, models, caplog):
+    runtime = models("bfloat16", "plain", str(native.device))
+    core = core_of(native, runtime, kv_positions=9)
+    assert (core.pages.pages, core.most_pages) == (2, 60)
+    with caplog.at_level("INFO", logger="qwen3tts"):
+        got = life(core, runtime, random.Random(FIXED_SEED), 18)
+    grown = [record.message for record in caplog.records if record.message.startswith("keys and values: ")]
+    assert len(grown) >= 2
+    assert core.pages.used == 0
+    assert core.state.pool.shape[2] == core.pages.pages > 2
+    whole = core_of(native, runtime, kv_positions=10_000, graphs=False)
+    assert whole.pages.pages == whole.most_pages == 60
+    assert got == life(whole, runtime, random.Random(FIXED_SEED), 18)
+
+
+def test_a_pool_that_cannot_grow_stays_as_it_is(native, models, monkeypatch, seed, caplog):
+    runtime, rng = models("bfloat16", "plain", str(native.device)), random.Random(seed)
+    core = core_of(native, runtime, kv_positions=16, frames_per_replay=2)
+    rows = [request(runtime, rng, text_complete=True, max_frames=4, prefill=draw(runtime, g, 4)) for g in [None] * 4]
+    want = whole_life(core, rows[:1], 4)
+
+    def full(pages):
+        raise torch.OutOfMemoryError("planted")
+
+    monkeypatch.setattr(core.state, "pool_of", full)
+    pool, captured = core.state.pool, core.captured
+    assert core.room_for(rows) == 2
+    assert "keys and values stay at 2 pages: no memory for 4" in caplog.text
+    assert core.most_pages == 2
+    assert core.state.pool is pool
+    assert core.captured is captured
+    assert core.room_for(rows) == 2
+    assert whole_life(core, rows[:1], 4) == want
+
+
+def test_how_large_the_pool_is(models):
+    talker = models("float32").talker
+    each = 8 * kv_bytes_per_position(talker.config.transformer, talker.dtype)
+    for slots, kv_bytes, kv_positions, expected in (
+        (1, None, None, (160, 400)),
+        (2, None, None, (320, 800)),
+        (16, None, None, (640, 6400)),
+        (16, None, 100_000, (6400, 6400)),
+        (1, None, 9, (2, 400)),
+        (4, 100 * each - 1, None, (99, 99)),
+        (4, 1, 5000, (1, 1)),
+        (1, 10**12, None, (400, 400)),
+    ):
+        size = PoolSize.of(talker, slots, 3200, kv_bytes, kv_positions, 8)
+        assert (size.first, size.most) == expected
 
 
 # ---------------------------------------------------------------- buckets
@@ -323,8 +380,6 @@ def test_every_bucket_has_its_graphs(native, models, caplog):
     for slots, frames in ((0, 1), (65, 1), (1, 0), (1, 33)):
         with pytest.raises(ValueError, match="expected 1 to"):
             core_of(native, runtime, slots=slots, frames_per_replay=frames)
-    assert pool_pages(runtime.talker, 4, 100, None) == 8
-    assert pool_pages(runtime.talker, 4, 100, 1) == 1
 
 
 # ---------------------------------------------------------------- rows that draw from torch

@@ -18,6 +18,27 @@ KINDS = (
     ((33,), "residual"),
     ((21, 21), "silu_mul"),
 )
+# The released models' k, which have kernels of their own for up to 16 rows, with all numbers of weight rows to a block.
+# (outputs of each part, k, epilogue, options)
+NORMED, PLAIN, LOGITS = {"norm": True}, {"norm": False}, {"norm": True, "output": torch.float32}
+RELEASED = (
+    ((32, 16, 16), 1024, "store", NORMED),
+    ((16,), 1024, "store", LOGITS),
+    ((24, 24), 1024, "silu_mul", NORMED),
+    ((16,), 2048, "residual", PLAIN),
+    ((16,), 2048, "store", PLAIN | {"bias": True}),
+    ((8,), 3072, "residual", PLAIN),
+    ((16, 16), 2048, "store", NORMED),
+    ((16,), 2048, "store", LOGITS),
+    ((8, 8), 2048, "silu_mul", NORMED),
+    ((8,), 6144, "residual", PLAIN),
+)
+RELEASED_WIDE = (
+    ((2048, 1024, 1024), 1024, "store", NORMED),
+    ((3072,), 1024, "store", LOGITS),
+    ((1088,), 2048, "residual", PLAIN),
+    ((2128, 2128), 2048, "silu_mul", NORMED),
+)
 EPS = 1e-6
 
 
@@ -183,6 +204,35 @@ def test_a_row_is_the_same_alone_and_among_others(native, generator, dtype, weig
                 assert torch.equal(product.normed, normed), (epilogue, rows)
 
 
+@pytest.mark.parametrize(("parts", "k", "epilogue", "options"), RELEASED)
+def test_few_rows_have_the_bits_of_many(native, generator, parts, k, epilogue, options):
+    """17 rows have another kernel."""
+    product = Product(native, generator, 17, k, parts, epilogue, torch.bfloat16, **options)
+    want, normed = product.check(), None if product.normed is None else product.normed.clone()
+    for rows in (slice(0, 1), slice(1, 9), slice(2, 11), slice(1, 17)):
+        if normed is not None:
+            product.normed.fill_(float("nan"))
+        assert torch.equal(product.run(rows), want[rows]), rows
+        if normed is not None:
+            assert torch.equal(product.normed[rows], normed[rows]), rows
+
+
+@pytest.mark.parametrize(("parts", "k", "epilogue", "options"), RELEASED_WIDE)
+def test_many_outputs_have_the_bits_of_few(native, generator, parts, k, epilogue, options):
+    """3 and 4 eights of weight rows to a block, and several groups; against 17 rows of the first and last outputs."""
+    product = Product(native, generator, 17, k, parts, epilogue, torch.bfloat16, **options)
+    got = {rows: product.run(slice(0, rows)) for rows in (1, 10)}
+    ends = [slice(0, 9), slice(parts[-1] - 9, parts[-1])]
+    offset = 0 if epilogue == "silu_mul" else sum(parts[:-1])
+    for end in ends:
+        columns = slice(offset + end.start, offset + end.stop)
+        weights = [w[end].contiguous() for w in (product.weights if epilogue == "silu_mul" else product.weights[-1:])]
+        want = product.before[:, columns].clone()
+        linear(native, product.x, weights, norm=product.norm, epilogue=epilogue, out=want, output=product.output)
+        for rows, y in got.items():
+            assert torch.equal(y[:, columns], want[:rows]), (rows, end)
+
+
 @pytest.mark.parametrize("dtype", HALF)
 def test_the_number_of_outputs_does_not_change_a_sum(native, generator, dtype):
     """Blocks of 8, 16 and 32 rows of weights, and several groups to a block, add up alike."""
@@ -202,31 +252,35 @@ def test_the_number_of_outputs_does_not_change_a_sum(native, generator, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_strided_rows(native, generator, dtype):
-    for rows in (1, 6):
-        product = Product(native, generator, rows, 64, (23,), "residual", dtype)
+    for rows, k, outputs, norm in ((1, 64, 23, True), (6, 64, 23, True), (6, 2048, 8, False), (11, 2048, 8, False)):
+        product = Product(native, generator, rows, k, (outputs,), "residual", dtype, norm=norm)
         want = product.run()
-        wide = torch.full((rows, 88), float("nan"), dtype=dtype, device=native.device)
-        wide[:, 16:80] = product.x
-        y = torch.full((rows, 31), float("nan"), dtype=dtype, device=native.device)
-        y[:, 5:28] = product.before
+        wide = torch.full((rows, k + 24), float("nan"), dtype=dtype, device=native.device)
+        wide[:, 16 : 16 + k] = product.x
+        y = torch.full((rows, outputs + 8), float("nan"), dtype=dtype, device=native.device)
+        y[:, 5 : 5 + outputs] = product.before
         linear(
-            native, wide[:, 16:80], product.weights, norm=product.norm, epilogue="residual", out=y[:, 5:28]
+            native, wide[:, 16 : 16 + k], product.weights, norm=product.norm, epilogue="residual",
+            out=y[:, 5 : 5 + outputs],
         )  # fmt: skip
-        assert torch.equal(y[:, 5:28], want)
+        assert torch.equal(y[:, 5 : 5 + outputs], want)
         assert y[:, :5].isnan().all()
-        assert y[:, 28:].isnan().all()
+        assert y[:, 5 + outputs :].isnan().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_chain_of_dependent_launches(native, generator, dtype):
     """Launches that overlap give what they give one by one."""
-    k = 256
-    weights = [draw(generator, (k, k), dtype, k**-0.5).to(native.device) for _ in range(3)]
+    k, inner = (256, 256) if native.platform == "emulation" else (1024, 3072)
+    weights = [
+        draw(generator, shape, dtype, shape[1] ** -0.5).to(native.device)
+        for shape in ((inner, k), (inner, k), (k, inner))
+    ]
     norm = Norm(draw(generator, (k,), dtype).to(native.device), EPS)
     start = draw(generator, (4, k), dtype).to(native.device)
 
     def chain(between):
-        x, act = start.clone(), torch.empty_like(start)
+        x, act = start.clone(), torch.empty(4, inner, dtype=dtype, device=native.device)
         for _ in range(3 if native.platform == "emulation" else 50):
             linear(native, x, weights[:2], norm=norm, epilogue="silu_mul", out=act)
             between()
@@ -250,21 +304,27 @@ def test_nothing_is_touched_before_the_kernel_ahead_has_ended(emulated, wave, dt
     library.emulation_arrive_at_wait.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     library.emulation_arrive_at_wait.restype = None
     library.emulation_pending_arrivals.restype = ctypes.c_size_t
-    for norm in (True, False):
-        for rows, outputs in ((1, 8), (12, 7)):
-            product = Product(native, generator, rows, 64, (outputs,), "residual", dtype, norm=norm)
+    kinds = [((outputs,), 64, "residual", {"norm": norm}) for norm in (True, False) for outputs in (7, 8)]
+    if dtype == torch.bfloat16:
+        kinds += RELEASED
+    for parts, k, epilogue, options in kinds:
+        for rows in (1, 12):
+            product = Product(native, generator, rows, k, parts, epilogue, dtype, **options)
             want = product.run()
             x, y = torch.full_like(product.x, float("nan")), torch.full_like(product.before, float("nan"))
             for to, source in ((x, product.x), (y, product.before)):
                 library.emulation_arrive_at_wait(to.data_ptr(), source.data_ptr(), source.nbytes)
-            linear(native, x, product.weights, norm=product.norm, epilogue="residual", out=y)
+            linear(
+                native, x, product.weights, norm=product.norm, bias=product.bias, epilogue=epilogue, out=y,
+                output=product.output,
+            )  # fmt: skip
             assert library.emulation_pending_arrivals() == 0
-            assert torch.equal(y, want)
+            assert torch.equal(y, want), (parts, k, epilogue, rows)
 
 
 def test_not_a_number_stays_in_its_row(native, generator):
-    for dtype in DTYPES:
-        product = Product(native, generator, 3, 64, (18,), "store", dtype)
+    for dtype, k, outputs in (*((dtype, 64, 18) for dtype in DTYPES), (torch.bfloat16, 1024, 16)):
+        product = Product(native, generator, 3, k, (outputs,), "store", dtype)
         want = product.run()
         product.x[1, 5] = float("nan")
         got = product.run()

@@ -24,6 +24,7 @@ SHAPES = (
     (1024, (24,), "residual", False, 20),
     (3072, (40,), "store", False, 33),
     (1024, (19, 16, 8), "store", True, 30),
+    (2048, (24, 9), "store", True, 20),
     (1024, (2120, 24), "store", True, 3),
     (2048, (2200, 2200), "silu_mul", True, 2),
     (1024, (9, 9), "silu_mul", True, 70),

@@ -55,3 +55,24 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="'row' has pages already"):
         allocator.reserve("row", 8)
     assert allocator.used == 1
+
+
+def test_a_larger_pool_keeps_what_is_owned(seed):
+    rng, allocator, owners = random.Random(seed), PageAllocator(3, 8), {}
+    for owner in range(40):
+        wanted = rng.randint(1, 40)
+        if allocator.pages_for(wanted) > allocator.free:
+            allocator.grow(allocator.used + allocator.pages_for(wanted) + rng.randint(0, 2))
+        owners[owner] = allocator.reserve(owner, wanted)
+        if rng.random() < 0.4:
+            gone = rng.choice(list(owners))
+            allocator.release(gone)
+            del owners[gone]
+    assert all(allocator.owned(owner) == pages for owner, pages in owners.items())
+    taken = [page for pages in owners.values() for page in pages]
+    assert len(set(taken)) == len(taken) == allocator.used
+    assert set(taken) <= set(range(allocator.pages))
+    rest = allocator.reserve("rest", 8 * allocator.free)
+    assert sorted([*taken, *rest]) == list(range(allocator.pages))
+    with pytest.raises(ValueError, match="there are"):
+        allocator.grow(allocator.pages - 1)

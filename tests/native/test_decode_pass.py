@@ -149,7 +149,7 @@ def test_the_check_passes_and_sees_what_is_wrong(with_kernels, monkeypatch, dtyp
         assert not CORE.check(runtime, applied.result.state, result.context).passed
     fetched = core.state.fetched_codes
     with monkeypatch.context() as patch:
-        patch.setattr(core.state, "fetched_codes", lambda slot, count: fetched(slot, count) ^ (count > 1))
+        patch.setattr(core.state, "fetched_codes", lambda mirror, rows, n: fetched(mirror, rows, n) ^ (n > 1))
         assert not CORE.check(runtime, applied.result.state, result.context).passed
 
 
@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_refused_before_anything_changes(with_kernels, monk
     for frames in (0, 33, 1.5, True):
         with pytest.raises(OptionError, match="frames_per_replay is .* from 1 to 32"):
             CustomKernels(frames_per_replay=frames)
-    with pytest.raises(OptionError, match="decode is 1; expected True or False"):
+    with pytest.raises(OptionError, match="decode is 1; expected True, False or 'auto'"):
         CustomKernels(decode=1)
     tts = with_kernels(max_streams=65, max_positions=64)
     assert isinstance(tts.engine.runtime.frames, TorchFrameDecoder)

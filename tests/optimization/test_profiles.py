@@ -159,6 +159,25 @@ def test_hash_changes_with_what_is_done_and_with_nothing_else() -> None:
     assert len(hashes) == 5
 
 
+def test_streams_of_a_profile(tiny_checkpoint) -> None:
+    import qwen3tts
+
+    with_streams = TEXT.replace('"a test"', '"a test"\nmax_streams = 3').replace("cuda", "torch")
+    profile, without = parse_profile(with_streams, "a"), parse_profile(TEXT.replace("cuda", "torch"), "b")
+    assert (profile.max_streams, without.max_streams) == (3, None)
+    assert profile.hash != without.hash
+    for bad in ("0", "true", "1.5", '"3"', "-1"):
+        with pytest.raises(OptionError, match="max_streams is .*; expected a whole number from 1 up"):
+            parse_profile(with_streams.replace("= 3", f"= {bad}"), "c")
+    few, given = Profile("few", "torch", "", (), max_streams=2), qwen3tts.RuntimeOptions(max_streams=5)
+    folder = tiny_checkpoint()
+    for runtime, expected in ((None, 2), (qwen3tts.RuntimeOptions(), 2), (given, 5)):
+        with qwen3tts.load(folder, backend="cpu", profile=few, runtime=runtime) as tts:
+            assert tts.engine.runtime.frames.free_slots() == expected
+    with qwen3tts.load(folder, backend="cpu", profile="reference") as tts:
+        assert tts.engine.runtime.frames.free_slots() == 16
+
+
 @pytest.mark.parametrize("switch", SWITCHES, ids=lambda s: s.variable)
 def test_switch_changes_its_option_on_its_backend_alone(switch) -> None:
     for backend in BACKENDS:

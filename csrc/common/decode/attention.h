@@ -12,13 +12,16 @@
 // All are dependent launches (common/launch.h), asynchronous, and raise std::invalid_argument for impossible arguments,
 // std::runtime_error if a launch fails. Every row's position must be within the tables and its slot's pages.
 //
-// Order of sums. A vector of 16 bytes is a lane's share of a head, so head_dim * sizeof(T) / 16 lanes (a team) take a
-// position, and a group of 32 lanes several at a time. Positions 0..p are cut into kAttentionRuns runs of
-// ceil((p + 1) / kAttentionRuns) positions, rounded up to 8 (the last ones may be short or empty). One group takes a run:
-// each of its teams every so-many'th position, with a maximum, a sum and a weighted sum of its own in fp32 that are
-// brought together in a fixed tree; the newest position comes last. Runs are added in order, relative to the largest
-// maximum. The predictor's 16 positions are one run, relative to the group's maximum from the start. Nothing of this depends on anything but p, head_dim, the dtype and the heads per kv head, so a row has the same
-// bits alone and among others, in any slot and on any pages, and a prompt has those of one position at a time.
+// Order of sums. Positions 0..p are cut into kAttentionRuns runs, which are added in order, relative to the largest maximum.
+// How, depends on p, head_dim, the dtype and the heads per kv head alone, so a row has the same bits alone and among others,
+// in any slot and on any pages, and a prompt has those of one position at a time. The row's own position comes last.
+//   Tensor cores (16-bit elements, head_dim 128, cards that have them): runs are chunks of 32 positions in turns, chunk c in
+//   run c % kAttentionRuns; products as attention_mma.cpp says, with softmax relative to the largest score so far.
+//   Elsewhere: a run is ceil((p + 1) / kAttentionRuns) positions, rounded up to 8 (the last ones may be short or empty). A
+//   vector of 16 bytes is a lane's share of a head, so head_dim * sizeof(T) / 16 lanes (a team) take a position, and a group
+//   of 32 lanes several at a time. One group takes a run: each of its teams every so-many'th position, with a maximum, a sum
+//   and a weighted sum of its own in fp32 that are brought together in a fixed tree.
+// The predictor's 16 positions are one run of teams, relative to the group's maximum from the start.
 //
 // Bytes that must move per row: keys and values of p + 1 positions of one layer.
 #pragma once
@@ -51,8 +54,8 @@ struct AttentionArguments {
   void* workspace;                      // attention_workspace_bytes, zeroed once before its first use; not by store_kv
   std::int32_t rows, heads, kv_heads, head_dim;
   DType dtype;
-  // Blocks that share a (row, kv head): 1, 2, 4, 8 or 16; 0: as many, up to 8, as make no more than 256 in all. No effect
-  // on the result. 2 to 8 are a cluster where there are clusters (common/cluster.h).
+  // Blocks that share a (row, kv head): 1, 2, 4, 8 or 16; 0: as many as are fastest, 4 to 1 by the number of rows and kv
+  // heads. No effect on the result. 2 to 8 are a cluster where there are clusters (common/cluster.h).
   std::int32_t blocks;
   // The caller's word that slot, position, the page table and all positions before each row's own were written before the
   // latest launch of the stream that is not a dependent one (and not by that launch). They are read ahead of the wait

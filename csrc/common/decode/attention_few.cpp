@@ -1,24 +1,11 @@
-// talker_attention() for a few rows: a (row, kv head) is 2 to 16 blocks, a group of 32 lanes takes one run of positions,
-// and its first 32 positions of it (bf16) are in registers by the time the row's query comes: a row of 512 positions is
-// then read ahead of the wait altogether. Registers are there for it, since few blocks run.
-//
-// What the result must wait for, one after another, at 1 row of the released models (settled, 410 positions, 8 blocks):
-// q, k and v from the L2 cache; norm and rotation; scores of 32 positions, softmax and sums, and the newest position;
-// results into the first block's shared memory; sum of 16 results. Slot, position, page
-// numbers, old keys and values, angles and weights are read ahead of the wait; the row's own key and value are stored
-// after its result has left. [Expected: 4 us where the block before the wait had its time, 5 to 6 where it starts late.]
+// talker_attention() for a few rows without tensor cores: a (row, kv head) is 2 to 16 blocks, a group of 32 lanes takes one
+// run of positions, and its first 32 positions of it (fp32: 16) are in registers by the time the row's query comes. Registers
+// are there for it, since few blocks run.
 //
 // Clusters. The blocks of a (row, kv head) are one, and the runs' results meet in the shared memory of the first. Without
-// clusters, and for 16 blocks: in the workspace, one record per (row, kv head), and the block that comes last adds them up;
-// nobody waits for anybody. Why that is right:
-//   every thread writes its results, fences, and meets its block at a barrier; only then does the block's first thread
-//   raise the record's counter. Who sees blocks - 1 there is last: all other blocks' results were written before their
-//   fences. It tells its block at another barrier, and all threads fence before they read.
-//   The last block puts the counter back to zero. Nobody touches it again before the next launch that shares the
-//   workspace, which does so behind its wait_for_previous(), when this kernel has ended. A record's place depends on the
-//   shapes alone, so launches with any number of rows may share a workspace.
+// clusters, and for 16 blocks, in the workspace: see arrive().
 //
-// Registers of a thread, sm_90, 128 elements, no spills: 2 heads per kv head in bf16 246 (1: 209, 4: 231).
+// Registers of a thread, sm_90, fp32 of 128 elements, no spills: up to 226.
 #include "common/cluster.h"
 #include "common/decode/attention_runs.h"
 #include "common/launch.h"
@@ -29,20 +16,6 @@ namespace {
 // Steps of kAtOnce positions of a team that are held in registers: of four heads, fewer fit.
 template <int H> constexpr int kHeld = H == 4 ? 2 : 4;
 constexpr int kAhead = 64;    // positions after those that a group asks for early
-
-// Whether this block is the last of its record to get here; all it and the others wrote before is visible then.
-__device__ __forceinline__ bool arrive(const Record& record, unsigned blocks) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    last = atomicAdd(record.counter(), 1u) == blocks - 1;
-    if (last) *record.counter() = 0u;
-  }
-  __syncthreads();
-  if (last) __threadfence();
-  return last;
-}
 
 // Asks for what the group will load next: positions first .. end - 1, kAhead at most.
 template <class T, int D>
@@ -165,12 +138,14 @@ void talker_attention_few(const AttentionArguments& a, bool stored, int shift, i
   dispatch(a.dtype, a.head_dim, a.heads / a.kv_heads, [&](auto element, auto size, auto heads) {
     using T = decltype(element);
     constexpr int D = decltype(size)::value, H = decltype(heads)::value;
-    const auto count = static_cast<unsigned>(blocks);
-    const auto shared = static_cast<size_t>(Record::floats(H, a.head_dim)) * sizeof(float);
-    const dim3 grid(count, static_cast<unsigned>(a.kv_heads), static_cast<unsigned>(a.rows));
-    const dim3 block(static_cast<unsigned>(kRuns / blocks * gpu::kGroup));
-    QW_LAUNCH_CLUSTER((talker_few_kernel<T, D, H>), count <= gpu::kMaxCluster ? count : 1, grid, block, shared,
-                      gpu::stream_of(stream), a, stored, shift);
+    if constexpr (!kOnTensorCores<T, D>) {
+      const auto count = static_cast<unsigned>(blocks);
+      const auto shared = static_cast<size_t>(Record::floats(H, a.head_dim)) * sizeof(float);
+      const dim3 grid(count, static_cast<unsigned>(a.kv_heads), static_cast<unsigned>(a.rows));
+      const dim3 block(static_cast<unsigned>(kRuns / blocks * gpu::kGroup));
+      QW_LAUNCH_CLUSTER((talker_few_kernel<T, D, H>), count <= gpu::kMaxCluster ? count : 1, grid, block, shared,
+                        gpu::stream_of(stream), a, stored, shift);
+    }
   });
 }
 

@@ -11,6 +11,9 @@ constexpr int kMaxGroups = 8;    // of a block: 256 threads, so that a thread ma
 constexpr int kAtOnce = 4;       // positions of a team that are loaded and computed together
 constexpr int kPiece = 4;        // elements of the result that a thread adds up at a time
 
+// What attention_mma.cpp takes, and the kernels without tensor cores need not be made for.
+template <class T, int D> constexpr bool kOnTensorCores = QW_HAS_MMA != 0 && D == 128 && sizeof(T) == 2;
+
 // Positions in each of the runs that 0..p are cut into.
 __device__ __forceinline__ int run_length(int p) { return ((p + kRuns) / kRuns + 7) / 8 * 8; }
 
@@ -21,7 +24,7 @@ struct Record {
   float* base;
   int heads, head_dim;
 
-  __host__ __device__ static int64_t floats(int heads, int head_dim) {
+  __host__ __device__ static constexpr int64_t floats(int heads, int head_dim) {
     return kPiece + static_cast<int64_t>(kRuns) * heads * (2 + head_dim);
   }
   __device__ __forceinline__ unsigned* counter() const { return reinterpret_cast<unsigned*>(base); }
@@ -92,6 +95,28 @@ __device__ __forceinline__ void merge_runs(const Record& record, int used, T* ou
   }
 }
 
+// Where several blocks without a cluster have a (row, kv head), their results go to a record of the workspace, and the block
+// that comes last adds them up; nobody waits for anybody. Why that is right:
+//   every thread writes its results, fences, and meets its block at a barrier; only then does the block's first thread
+//   raise the record's counter. Who sees blocks - 1 there is last: all other blocks' results were written before their
+//   fences. It tells its block at another barrier, and all threads fence before they read.
+//   The last block puts the counter back to zero. Nobody touches it again before the next launch that shares the
+//   workspace, which does so behind its wait_for_previous(), when this kernel has ended. A record's place depends on the
+//   shapes alone, so launches with any number of rows may share a workspace.
+// Whether this block is the last of its record to get here; all it and the others wrote before is visible then.
+__device__ __forceinline__ bool arrive(const Record& record, unsigned blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(record.counter(), 1u) == blocks - 1;
+    if (last) *record.counter() = 0u;
+  }
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
 // ---------------------------------------------------------------- positions of a run
 
 // Keys or values of positions first, first + 1, ... up to `end`, team after team. What is not there is zero, and not read.
@@ -119,5 +144,9 @@ __device__ __forceinline__ void mark(bool (&there)[kAtOnce], int first, int end,
 
 // A few rows: several blocks for a (row, kv head), kRuns / blocks groups each. attention_few.cpp
 void talker_attention_few(const AttentionArguments& arguments, bool stored, int shift, int blocks, void* stream);
+
+// On tensor cores (QW_HAS_MMA): 16-bit elements, 128 of them a head. attention_mma.cpp
+void talker_attention_mma(const AttentionArguments& arguments, bool stored, int shift, int blocks, int groups,
+                          void* stream);
 
 }  // namespace qwen3tts

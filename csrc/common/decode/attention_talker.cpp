@@ -1,16 +1,19 @@
-// talker_attention() for many rows: a (row, kv head) is one block, whose groups take its runs of positions in turns; the
-// runs' results meet in shared memory. A few rows go to attention_few.cpp.
+// talker_attention(): what goes where, and the kernel for many rows without tensor cores: a (row, kv head) is one block,
+// whose groups take its runs of positions in turns; the runs' results meet in shared memory. A few rows go to
+// attention_few.cpp, 16-bit elements to attention_mma.cpp where they can.
 //
-// Registers of a thread, sm_90, 128 elements, no spills: 2 heads per kv head in bf16 (the released models) 126, so that
-// two blocks of 256 threads share a multiprocessor.
+// Registers of a thread, sm_90, fp32 of 128 elements, no spills: 105, so that two blocks of 256 threads share a
+// multiprocessor (4 heads per kv head: 146).
 #include "common/decode/attention_runs.h"
 #include "common/launch.h"
 
 namespace qwen3tts {
 namespace {
 
-constexpr int kManyBlocks = 256;  // no more blocks than this while a (row, kv head) has several
-constexpr int kMostBlocks = 8;    // by default: a cluster
+// By measurement on a card of 132 multiprocessors (PERF_NOTES.md).
+constexpr int kManyBlocks = 128;             // no more blocks than this while a (row, kv head) has several
+constexpr int kMostBlocks = 4;               // by default: a cluster
+constexpr int kManyGroups[] = {1024, 512};   // on tensor cores, of single blocks and of clusters
 
 template <class T> struct Positions {
   gpu::Vector keys[kAtOnce], values[kAtOnce];
@@ -116,6 +119,17 @@ int blocks_for(const char* what, std::int32_t rows, std::int32_t kv_heads, std::
   return blocks;
 }
 
+#if QW_HAS_MMA
+// Groups of each block on tensor cores: up to one for every run, while all have their registers at the same time and, of a
+// cluster, leave as many to the kernels before and after.
+int groups_for(const AttentionArguments& a, int blocks) {
+  const int many = kManyGroups[blocks > 1 ? 1 : 0];
+  int groups = kRuns / blocks < kMaxGroups ? kRuns / blocks : kMaxGroups;
+  while (groups > 1 && static_cast<int64_t>(a.rows) * a.kv_heads * blocks * groups > many) groups /= 2;
+  return groups;
+}
+#endif
+
 }  // namespace
 
 std::int64_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t kv_heads, std::int32_t head_dim,
@@ -139,14 +153,20 @@ void talker_attention(const AttentionArguments& a, bool stored, void* stream) {
   if (a.rows == 0) return;
   const void* pointers[] = {a.qkv, a.q_norm, a.k_norm, a.cos, a.sin, a.pages.keys, a.pages.values, a.out, a.workspace};
   check_aligned(what, pointers, blocks == 1 ? 8 : 9);
+#if QW_HAS_MMA
+  if (a.dtype != DType::f32 && a.head_dim == 128)
+    return talker_attention_mma(a, stored, shift, blocks, groups_for(a, blocks), stream);
+#endif
   if (blocks > 1) return talker_attention_few(a, stored, shift, blocks, stream);
   dispatch(a.dtype, a.head_dim, a.heads / a.kv_heads, [&](auto element, auto size, auto heads) {
     using T = decltype(element);
     constexpr int D = decltype(size)::value, H = decltype(heads)::value;
-    const auto shared = static_cast<size_t>(Record::floats(H, a.head_dim)) * sizeof(float);
-    const dim3 grid(static_cast<unsigned>(a.kv_heads), static_cast<unsigned>(a.rows));
-    QW_LAUNCH_DEPENDENT((talker_kernel<T, D, H>), grid, dim3(kMaxGroups * gpu::kGroup), shared, gpu::stream_of(stream), a,
-                        stored, shift);
+    if constexpr (!kOnTensorCores<T, D>) {
+      const auto shared = static_cast<size_t>(Record::floats(H, a.head_dim)) * sizeof(float);
+      const dim3 grid(static_cast<unsigned>(a.kv_heads), static_cast<unsigned>(a.rows));
+      QW_LAUNCH_DEPENDENT((talker_kernel<T, D, H>), grid, dim3(kMaxGroups * gpu::kGroup), shared, gpu::stream_of(stream), a,
+                          stored, shift);
+    }
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include "common/decode/decoder_parts.h"
 #include "common/decode/linear.h"
+#include "common/shared_memory.h"
 
 namespace qwen3tts {
 namespace {
@@ -24,12 +25,27 @@ LinearArguments product(const void* x, std::int32_t k, std::int32_t rows, void* 
   return a;
 }
 
+// Products of many rows keep their weights and sums in shared memory; with less of it, or a kernel between them that has
+// another share, the next one's blocks find no place beside this one's. Of few rows, they rather need the cache. Measured:
+// PERF_NOTES.md.
+int shared_percent(std::int32_t rows) { return rows <= 16 ? -1 : rows <= 32 ? 60 : 50; }
+
 }  // namespace
 
 // ---------------------------------------------------------------- parts of a pass
 
-void Decoder::head(const Stack& stack, const Head& head, const void* x, std::int32_t rows, void* normed, void* stream) {
-  LinearArguments a = product(x, stack.geometry.hidden, rows, s_.logits, head.vocab, d_.dtype);
+const Head& Decoder::head_of(std::int32_t codebook) const {
+  return codebook == 0 ? d_.codec_head : d_.heads[static_cast<std::size_t>(codebook - 1)];
+}
+
+float* Decoder::logits_of(std::int32_t codebook) const {
+  const std::int64_t each = std::int64_t{d_.state.slots} * d_.state.vocab;
+  return kept_logits_ == nullptr ? s_.logits : kept_logits_ + codebook * each;
+}
+
+void Decoder::head(const Stack& stack, std::int32_t codebook, const void* x, std::int32_t rows, void* normed, void* stream) {
+  const Head& head = head_of(codebook);
+  LinearArguments a = product(x, stack.geometry.hidden, rows, logits_of(codebook), head.vocab, d_.dtype);
   a.norm_weight = stack.norm;
   a.eps = stack.geometry.eps;
   a.weight[0] = head.weight;
@@ -128,9 +144,9 @@ void Decoder::pick_code_0(std::int32_t rows, const std::int32_t* slots, std::int
 }
 
 SamplerArguments Decoder::sampler(std::int32_t codebook, std::int32_t rows, const std::int32_t* slots) const {
-  const Head& head = codebook == 0 ? d_.codec_head : d_.heads[static_cast<std::size_t>(codebook - 1)];
+  const Head& head = head_of(codebook);
   SamplerArguments a{};
-  a.logits = s_.logits;
+  a.logits = logits_of(codebook);
   a.row_stride = head.vocab;
   a.rows = rows;
   a.vocab = head.vocab;
@@ -140,6 +156,7 @@ SamplerArguments Decoder::sampler(std::int32_t codebook, std::int32_t rows, cons
   a.eos_id = -1;
   a.status = d_.state.status;
   a.slots = slots;
+  a.in_order = slots == s_.active;  // as frame_begin writes them
   a.codes = d_.state.codes + codebook;
   a.code_stride = d_.state.groups;
   return a;
@@ -158,7 +175,7 @@ void Decoder::predictor_pass(std::int32_t pass, std::int32_t rows, void* stream)
   columns.rows = rows;
   for (std::int32_t i = 0; i < stack.geometry.layers; ++i) layer(stack, i, s_.predictor_x, columns, stream);
   const void* last = row_of(s_.predictor_x, pass == 0 ? rows : 0, width, d_.dtype);
-  head(stack, d_.heads[static_cast<std::size_t>(pass)], last, rows, nullptr, stream);
+  head(stack, pass + 1, last, rows, nullptr, stream);
 
   SamplerArguments a = sampler(pass + 1, rows, s_.active);
   if (pass + 1 < static_cast<std::int32_t>(d_.inputs.size())) {  // the last code enters no further pass
@@ -189,7 +206,11 @@ void Decoder::frame(std::int32_t rows, std::int32_t index, void* stream) {
     a.n[0] = begin.width;
     linear(a, stream);
   }
-  for (std::int32_t pass = 0; pass + 1 < groups; ++pass) predictor_pass(pass, rows, stream);
+  if (rows == 1 && persistent_problem_.empty() && kept_logits_ == nullptr) {
+    predictor_at_once(stream);
+  } else {
+    for (std::int32_t pass = 0; pass + 1 < groups; ++pass) predictor_pass(pass, rows, stream);
+  }
 
   FrameSumArguments sum{};
   sum.state = d_.state;
@@ -208,7 +229,7 @@ void Decoder::frame(std::int32_t rows, std::int32_t index, void* stream) {
   columns.positions = s_.position;
   columns.pass = kTalkerStep;
   for (std::int32_t i = 0; i < d_.talker.geometry.layers; ++i) layer(d_.talker, i, s_.talker_x, columns, stream);
-  head(d_.talker, d_.codec_head, s_.talker_x, rows, s_.normed, stream);
+  head(d_.talker, 0, s_.talker_x, rows, s_.normed, stream);
   pick_code_0(rows, s_.active, 1, stream);
   end(rows, s_.active, 1, stream);
 }
@@ -227,6 +248,7 @@ void Decoder::end(std::int32_t rows, const std::int32_t* slots, std::int32_t ste
 
 void Decoder::frames(std::int32_t rows, std::int32_t count, void* stream) {
   check_frames(rows, count);
+  const SharedMemoryScope scope(shared_percent(rows));
   for (std::int32_t i = 0; i < count; ++i) frame(rows, i, stream);
 }
 
@@ -253,6 +275,7 @@ void Decoder::prefill(const PackedPrompts& p, void* stream) {
   expect(p.positions >= p.prompts, std::to_string(p.positions) + " positions of " + std::to_string(p.prompts) +
                                        " prompts, expected at least one each");
   if (p.prompts == 0) return;
+  const SharedMemoryScope scope(shared_percent(p.positions));
   for (std::int32_t first = 0; first < p.positions; first += kPrefillColumns) {
     Columns columns{};
     columns.count = columns.rows = p.positions - first < kPrefillColumns ? p.positions - first : kPrefillColumns;
@@ -272,7 +295,7 @@ void Decoder::prefill(const PackedPrompts& p, void* stream) {
   admit.x = s_.talker_x;
   admit.dtype = d_.dtype;
   frame_admit(admit, stream);
-  head(d_.talker, d_.codec_head, s_.talker_x, p.prompts, s_.normed, stream);
+  head(d_.talker, 0, s_.talker_x, p.prompts, s_.normed, stream);
   pick_code_0(p.prompts, p.slots, 0, stream);
   end(p.prompts, p.slots, 0, stream);
 }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,7 @@ struct DecoderDescription {
   const std::uint8_t* suppressed;         // [vocab]
   std::int32_t* ring;                     // [ring_frames, slots, groups]: frame i of a call is entry i
   std::int32_t ring_frames;
+  bool persistent_predictor;              // one row's codes by one kernel where it fits (persistent.h), with the same bits
   void* workspace;                        // Decoder::workspace_bytes, aligned to 256, zeroed once
   std::int64_t workspace_size;
 };
@@ -100,6 +102,19 @@ class Decoder {
   void replay(std::int32_t rows, std::int32_t count, void* stream) const;
   void forget_graphs() { graphs_.clear(); }
 
+  // Why one row's code predictor is launched kernel by kernel; an empty string: it is one kernel.
+  const std::string& persistent_problem() const { return persistent_problem_; }
+  // After a status of kPredictorStuck, before the next frame.
+  void clear_exchange(void* stream) const;
+  // For tests: what frames that are launched or captured from now on do wrong (PersistentArguments::fault), and how long
+  // their blocks wait for each other.
+  void disturb_predictor(std::int32_t fault, std::int64_t timeout_ns);
+
+  // From the next launch on, the logits of each codebook stay until the next frame, for looking inside: those of codebook
+  // c from to[c * slots * vocab] on, fp32 [slots, vocabulary of its head], vocab being the talker's. nullptr: all go to
+  // one place in the workspace.
+  void keep_logits(float* to);
+
   // Bytes of one frame that must come from memory: weights once per pass, keys and values of rows at `position`.
   std::int64_t frame_bytes(std::int32_t rows, std::int32_t position) const;
 
@@ -111,7 +126,7 @@ class Decoder {
     void *predictor_x, *talker_x, *normed;
     float* logits;
     std::int32_t *active, *position;
-    void* attention;
+    void *attention, *exchange;
   };
   static Scratch carve(const DecoderDescription& description, char* base, std::int64_t* bytes);
 
@@ -125,10 +140,13 @@ class Decoder {
   static constexpr std::int32_t kTalkerStep = -1, kPrompt = -2;
 
   void frame(std::int32_t rows, std::int32_t index, void* stream);
+  void predictor_at_once(void* stream);
   void predictor_pass(std::int32_t pass, std::int32_t rows, void* stream);
   void layer(const Stack& stack, std::int32_t index, void* x, const Columns& columns, void* stream);
   void attend(const Stack& stack, std::int32_t index, const Columns& columns, void* stream);
-  void head(const Stack& stack, const Head& head, const void* x, std::int32_t rows, void* normed, void* stream);
+  void head(const Stack& stack, std::int32_t codebook, const void* x, std::int32_t rows, void* normed, void* stream);
+  const Head& head_of(std::int32_t codebook) const;
+  float* logits_of(std::int32_t codebook) const;
   SamplerArguments sampler(std::int32_t codebook, std::int32_t rows, const std::int32_t* slots) const;
   void pick_code_0(std::int32_t rows, const std::int32_t* slots, std::int32_t frame_offset, void* stream);
   void end(std::int32_t rows, const std::int32_t* slots, std::int32_t step, void* stream);
@@ -136,6 +154,10 @@ class Decoder {
 
   DecoderDescription d_;
   Scratch s_;
+  float* kept_logits_ = nullptr;
+  std::string persistent_problem_;
+  std::int32_t fault_ = 0;
+  std::int64_t timeout_ns_ = 2'000'000'000;
   std::map<std::pair<std::int32_t, std::int32_t>, Graph> graphs_;
 };
 

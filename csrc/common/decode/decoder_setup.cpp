@@ -1,6 +1,7 @@
 // What the decoder is given: checks, the places in its workspace, what a frame costs.
 #include "common/decode/decoder.h"
 #include "common/decode/decoder_parts.h"
+#include "common/decode/persistent.h"
 
 #include <utility>
 
@@ -97,6 +98,7 @@ Decoder::Scratch Decoder::carve(const DecoderDescription& d, char* base, std::in
   s.position = static_cast<std::int32_t*>(take(slots * 4));
   s.attention = take(attention_workspace_bytes(static_cast<std::int32_t>(larger(kPrefillColumns, slots)), t.heads, t.kv_heads,
                                              t.head_dim));
+  if (persistent_predictor_problem(d).empty()) s.exchange = take(persistent_exchange_bytes());
   *bytes = used;
   return s;
 }
@@ -109,8 +111,15 @@ std::int64_t Decoder::workspace_bytes(const DecoderDescription& d) {
 
 Decoder::Decoder(DecoderDescription description) : d_(std::move(description)), s_{} {
   check(d_);
+  persistent_problem_ = persistent_predictor_problem(d_);
   std::int64_t bytes = 0;
   s_ = carve(d_, static_cast<char*>(d_.workspace), &bytes);
+}
+
+void Decoder::keep_logits(float* to) {
+  for (const Head& h : d_.heads)
+    expect(h.vocab <= d_.state.vocab, "keep_logits: a head has more codes than the talker has tokens");
+  kept_logits_ = to;
 }
 
 void Decoder::check_frames(std::int32_t rows, std::int32_t count) const {

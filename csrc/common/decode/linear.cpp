@@ -48,7 +48,10 @@ void linear(const LinearArguments& a, void* stream) {
   check_dtypes(a);
   if (a.rows == 0) return;
 #if QW_HAS_MMA
-  if (use_mma(a)) return linear_mma(a, stream);
+  if (use_mma(a)) {
+    if (!linear_few(a, stream)) linear_mma(a, stream);
+    return;
+  }
 #endif
   linear_fma(a, stream);
 }

@@ -19,9 +19,9 @@
 // Without a norm k is long and the outputs are few. Where there are clusters, four blocks then share 16 M rows and take
 // two slices each; every slice's sums go into the shared memory of the block that finishes its columns.
 //
-// Registers: 103 to 128, so two blocks fit on a multiprocessor. N = 2 spills 260 bytes with M = 3, 176 with M = 4, 64
-// with M = 2 and a norm; others up to 32. Shared memory: 8 M KB a stage, of which there are 1 to 4, k elements with a
-// norm, and what a cluster's or a ring's sums need.
+// Registers: 103 to 128, so that two blocks fit on a multiprocessor. Bytes spilled for sm_90, bf16, N = 2: 276 with
+// M = 3, 180 with M = 4, 84 with M = 2 and a norm; at most 40 otherwise. Shared memory: 8 M KB a stage, up to four of
+// them; the norm's weights; sums of slices, 10 M N KB beside a ring and 4 M N KB in a cluster.
 #include "common/cluster.h"
 #include "common/decode/linear_mma_parts.h"
 #include "common/launch.h"
@@ -51,6 +51,45 @@ template <class T, int M, int N, bool NORM, int CLUSTER> size_t shared_bytes(int
 }
 
 // ---------------------------------------------------------------- the kernel
+
+// One chunk of weights with as many units x of columns. In the place of those come the ones that stand `next` elements
+// from the columns' begin and of which `next_units` exist. of_norm: the norm's weights from the chunk's first unit on, of
+// which `units` exist.
+template <class T, int M, int N, bool NORM, bool WHOLE>
+__device__ __forceinline__ void multiply_chunk(const gpu::Vector* chunk, const gpu::Vector* of_norm, int units,
+                                               const float (&scale)[N], float (&squares)[N],
+                                               gpu::Vector (&x)[kChunk][N], Sums<M, N>& sums,
+                                               const Columns<T, N, WHOLE>& columns, int next, int next_units) {
+  const int lane = gpu::group_lane(), g = lane / 4, q = lane % 4;
+  const gpu::Vector* const here = chunk + g * kRowVectors + q;
+  const gpu::Vector* const even = here + (g & 1) * 4;  // see WeightRows
+  const gpu::Vector* const odd = here - (g & 1) * 4;
+#pragma unroll
+  for (int d = 0; d < kChunk; ++d) {
+    if constexpr (NORM) {
+      const gpu::Vector w = WHOLE || d < units ? of_norm[d * kStep / 8 + q] : gpu::Vector{{0, 0, 0, 0}};
+#pragma unroll
+      for (int t = 0; t < N; ++t) {
+        if constexpr (kScalesSum<T>) {
+          squares[t] = add_squares<T>(squares[t], x[d][t]);
+          x[d][t] = weighted<T>(x[d][t], w);
+        } else {
+          x[d][t] = normalized<T>(x[d][t], w, scale[t]);
+        }
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        const gpu::Vector weight = (d % 2 == 0 ? even : odd)[(m * 2 + c) * 8 * kRowVectors + d * 4];
+#pragma unroll
+        for (int t = 0; t < N; ++t) sums.template add<T>(c, m, t, weight, x[d][t]);
+      }
+#pragma unroll
+    for (int t = 0; t < N; ++t) columns.load(x[d][t], t, next, d, next_units);
+  }
+}
 
 template <class T, int M, int N, bool NORM, int CLUSTER, bool WHOLE>
 __global__ void __launch_bounds__(kThreads, 2)
@@ -142,35 +181,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   float squares[N] = {};
-  const auto end_squares = [&](int slice) {
-#pragma unroll
-    for (int t = 0; t < N; ++t) {
-      float sum = gpu::add_rn(squares[t], gpu::shfl_xor(squares[t], 1));
-      sum = gpu::add_rn(sum, gpu::shfl_xor(sum, 2));
-      if (q == 0) shared.squares[slice][first_column + t * 8 + g] = sum;
-      squares[t] = 0.0f;
-    }
-  };
-  const auto find_scales = [&]() {
-    if (thread >= shared.columns) return;
-    float sum = shared.squares[0][thread];
-#pragma unroll
-    for (int slice = 1; slice < kSlices; ++slice) sum = gpu::add_rn(sum, shared.squares[slice][thread]);
-    shared.scale[thread] = norm_scale(sum, a.k, a.eps);
-  };
   float scale[N] = {};
   if constexpr (NORM && !kScalesSum<T>) {
-#pragma unroll 1
-    for (int slice = first_slice; slice < first_slice + rounds; ++slice) {
-#pragma unroll 4
-      for (int unit = slice; unit < units; unit += kSlices)
-#pragma unroll
-        for (int t = 0; t < N; ++t)
-          squares[t] = add_squares<T>(squares[t], gpu::load_in_place(columns.at[t] + unit * kUnit));
-      end_squares(slice);
-    }
+    sum_squares<T, N>(columns.at, units, first_slice, rounds, squares, shared.squares, first_column);
     __syncthreads();
-    find_scales();
+    find_scales(a, shared.squares, shared.scale);
     __syncthreads();
 #pragma unroll
     for (int t = 0; t < N; ++t) scale[t] = shared.scale[first_column + t * 8 + g];
@@ -205,43 +220,16 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     if (++slot == slots) slot = 0;
     if (active) {
-      const gpu::Vector* const here = chunk + g * kRowVectors + q;
-      const gpu::Vector* const even = here + (g & 1) * 4;
-      const gpu::Vector* const odd = here - (g & 1) * 4;
-      const int element = x_ahead.element(), there = stage + 1 < total ? x_ahead.units(units) : 0;
-      const int norm_at = place.element() / 8 + q, norm_there = place.units(units);
-#pragma unroll
-      for (int d = 0; d < kChunk; ++d) {
-        if constexpr (NORM) {
-          const gpu::Vector of_norm = norm_weight[WHOLE || d < norm_there ? norm_at + d * kStep / 8 : 0];
-#pragma unroll
-          for (int t = 0; t < N; ++t) {
-            if constexpr (kScalesSum<T>) {
-              squares[t] = add_squares<T>(squares[t], x[d][t]);
-              x[d][t] = weighted<T>(x[d][t], of_norm);
-            } else {
-              x[d][t] = normalized<T>(x[d][t], of_norm, scale[t]);
-            }
-          }
-        }
-#pragma unroll
-        for (int c = 0; c < 2; ++c)
-#pragma unroll
-          for (int m = 0; m < M; ++m) {
-            const gpu::Vector weight = (d % 2 == 0 ? even : odd)[(m * 2 + c) * 8 * kRowVectors + d * 4];
-#pragma unroll
-            for (int t = 0; t < N; ++t) sums.template add<T>(c, m, t, weight, x[d][t]);
-          }
-#pragma unroll
-        for (int t = 0; t < N; ++t) columns.load(x[d][t], t, element, d, there);
-      }
+      const int next_units = stage + 1 < total ? x_ahead.units(units) : 0;
+      multiply_chunk<T, M, N, NORM, WHOLE>(chunk, norm_weight + place.element() / 8, place.units(units), scale,
+                                           squares, x, sums, columns, x_ahead.element(), next_units);
     }
     x_ahead.advance(parts, first_slice, rounds);
     const int slice = place.slice;
     const bool slice_ends = place.part == parts - 1, group_ends = place.advance(parts, first_slice, rounds);
     if (!slice_ends) continue;
     if constexpr (NORM && kScalesSum<T>)
-      if (active) end_squares(slice);
+      if (active) end_squares<N>(squares, shared.squares[slice] + first_column);
 
     if constexpr (CLUSTER > 1) {
 #pragma unroll
@@ -267,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, 2)
             sum = half == 1 || round == 0 ? more : add_rn(sum, more);
           }
       if (!group_ends) continue;
-      if constexpr (NORM && kScalesSum<T>) find_scales();
+      if constexpr (NORM && kScalesSum<T>) find_scales(a, shared.squares, shared.scale);
       __syncthreads();
       if (exists) {
         float4 totals[finished];
@@ -276,7 +264,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const float4* const high = addends(1) + odd * gpu::kGroup;
 #pragma unroll
         for (int j = 0; j < finished; ++j) {
-          const int tile = 2 * j + odd < M * N ? 2 * j * gpu::kGroup : 0;
+          const int tile = (2 * j + odd < M * N ? 2 * j : -odd) * gpu::kGroup;  // or one that exists
           totals[j] = low[tile];
 #pragma unroll
           for (int i = 0; i < kSlices / 2; ++i) totals[j] = add_rn(totals[j], high[tile + i * apart]);
@@ -308,19 +296,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     to.write(a, outputs, sum, old);
   }
 
-  // The normed columns, shared out among the blocks.
   if constexpr (NORM)
     if (a.normed != nullptr)
-#pragma unroll 1
-      for (int unit = static_cast<int>(blockIdx.x) * 2 + half; unit < units; unit += static_cast<int>(gridDim.x) * 2)
-#pragma unroll
-        for (int t = 0; t < N; ++t) {
-          const int column = first_column + t * 8 + g, at = unit * kUnit + q * 8;
-          if (first_row + column < a.rows)
-            gpu::store_vector(static_cast<T*>(a.normed) + static_cast<int64_t>(first_row + column) * a.k + at,
-                              normalized<T>(gpu::load_in_place(columns.at[t] + unit * kUnit), norm_weight[at / 8],
-                                            shared.scale[column]));
-        }
+      write_normed<T, N>(a, columns.at, norm_weight, shared.scale, first_row, first_column, half);
 }
 
 // What a block may have.

@@ -12,8 +12,8 @@ namespace qwen3tts {
 constexpr int kThreads = 256;
 constexpr int kHalf = kThreads / 2;                  // threads that take the same slices
 constexpr int kColumnGroups = kHalf / gpu::kGroup;   // warps of a half
-constexpr int kSlices = 8;
-constexpr int kUnit = 32;                            // elements of k
+constexpr int kSlices = kSumSlices;
+constexpr int kUnit = kSumUnit;                      // elements of k
 constexpr int kStep = kSlices * kUnit;               // from one unit of a slice to the next
 constexpr int kChunk = 4;                            // units of a slice that are loaded together
 constexpr int kProcessors = 132;                     // of a large card
@@ -164,6 +164,63 @@ template <class T, int N, bool WHOLE> struct Columns {
   }
 };
 
+// ---------------------------------------------------------------- the norm
+
+// The squares of a slice that this warp's lanes have of N columns, added up.
+template <int N> __device__ __forceinline__ void end_squares(float (&squares)[N], float* to) {
+  const int lane = gpu::group_lane();
+#pragma unroll
+  for (int t = 0; t < N; ++t) {
+    float sum = gpu::add_rn(squares[t], gpu::shfl_xor(squares[t], 1));
+    sum = gpu::add_rn(sum, gpu::shfl_xor(sum, 2));
+    if (lane % 4 == 0) to[t * 8 + lane / 4] = sum;
+    squares[t] = 0.0f;
+  }
+}
+
+// A thread for each column, when all its slices are there.
+template <int COLUMNS>
+__device__ __forceinline__ void find_scales(const LinearArguments& a, const float (&squares)[kSlices][COLUMNS],
+                                            float (&scale)[COLUMNS]) {
+  const int column = static_cast<int>(threadIdx.x);
+  if (column >= COLUMNS) return;
+  float sum = squares[0][column];
+#pragma unroll
+  for (int slice = 1; slice < kSlices; ++slice) sum = gpu::add_rn(sum, squares[slice][column]);
+  scale[column] = norm_scale(sum, a.k, a.eps);
+}
+
+// Where a product cannot begin without its norm: the squares of this half's slices.
+template <class T, int N, int COLUMNS>
+__device__ __forceinline__ void sum_squares(const T* const (&x)[N], int units, int first_slice, int count,
+                                            float (&squares)[N], float (&to)[kSlices][COLUMNS], int first_column) {
+#pragma unroll 1
+  for (int slice = first_slice; slice < first_slice + count; ++slice) {
+#pragma unroll 4
+    for (int unit = slice; unit < units; unit += kSlices)
+#pragma unroll
+      for (int t = 0; t < N; ++t) squares[t] = add_squares<T>(squares[t], gpu::load_in_place(x[t] + unit * kUnit));
+    end_squares<N>(squares, to[slice] + first_column);
+  }
+}
+
+// The normed columns, shared out among the blocks.
+template <class T, int N>
+__device__ __forceinline__ void write_normed(const LinearArguments& a, const T* const (&x)[N],
+                                             const gpu::Vector* weight, const float* scale, int first_row,
+                                             int first_column, int half) {
+  const int lane = gpu::group_lane();
+#pragma unroll 1
+  for (int unit = static_cast<int>(blockIdx.x) * 2 + half; unit < a.k / kUnit; unit += static_cast<int>(gridDim.x) * 2)
+#pragma unroll
+    for (int t = 0; t < N; ++t) {
+      const int column = first_column + t * 8 + lane / 4, at = unit * kUnit + lane % 4 * 8;
+      if (first_row + column >= a.rows) continue;
+      const gpu::Vector v = normalized<T>(gpu::load_in_place(x[t] + unit * kUnit), weight[at / 8], scale[column]);
+      gpu::store_vector(static_cast<T*>(a.normed) + static_cast<int64_t>(first_row + column) * a.k + at, v);
+    }
+}
+
 // ---------------------------------------------------------------- sums
 
 template <int M, int N> struct Sums {
@@ -236,10 +293,8 @@ template <class T, int COUNT> struct Outputs {
 #pragma unroll
       for (int j = 0; j < COUNT; ++j)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float gate = rounded<T>(s[j][i]), silu_of = gpu::div_rn(gate, gpu::add_rn(1.0f, expf(-gate)));
-          v[j][i] = gpu::narrow<T>(gpu::mul_rn(rounded<T>(silu_of), rounded<T>(s[j][i + 2])));
-        }
+        for (int i = 0; i < 2; ++i)
+          v[j][i] = gpu::narrow<T>(outcome<T>(Epilogue::silu_mul, s[j][i], s[j][i + 2], 0.0f));
 #pragma unroll
       for (int j = 0; j < COUNT; ++j)
 #pragma unroll
@@ -257,7 +312,7 @@ template <class T, int COUNT> struct Outputs {
       for (int j = 0; j < COUNT; ++j)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float v = residual ? gpu::add_rn(gpu::widen(old[j][i]), rounded<T>(s[j][i])) : s[j][i];
+          const float v = residual ? outcome<T>(Epilogue::residual, s[j][i], 0.0f, gpu::widen(old[j][i])) : s[j][i];
           if (there[i % 2] && j < tiles && n + j * step + i / 2 * 8 < outputs)
             static_cast<T*>(a.y)[at[i % 2] + j * step + i / 2 * 8] = gpu::narrow<T>(v);
         }

@@ -1,4 +1,4 @@
-// What the two kinds of kernels of linear() share: which row of which weight, and what follows a sum. For device sources
+// What the kinds of kernels of linear() share: which row of which weight, and what follows a sum. For device sources
 // only.
 #pragma once
 
@@ -34,7 +34,33 @@ template <class W> __device__ __forceinline__ const W* weight_row(const LinearAr
 // 1/sqrt(mean + eps) of k elements.
 __device__ __forceinline__ float norm_scale(float squares, int k, float eps) {
   const float mean = gpu::div_rn(squares, static_cast<float>(k));
-  return gpu::div_rn(1.0f, sqrtf(gpu::add_rn(mean, eps)));
+  return gpu::reciprocal_rn(sqrtf(gpu::add_rn(mean, eps)));
+}
+// The same, for a k that is a power of two: its division is exact.
+template <int K> __device__ __forceinline__ float norm_scale(float squares, float eps) {
+  static_assert((K & (K - 1)) == 0, "a power of two");
+  return gpu::reciprocal_rn(sqrtf(gpu::add_rn(gpu::mul_rn(squares, 1.0f / K), eps)));
+}
+
+// The order of a sum on tensor cores (docs/decode.md): kSumUnit elements of k are a unit, unit u belongs to slice
+// u % kSumSlices; a slice adds its units in order, in two chains, one for each half of them, and then the chains; the slices
+// are added in order. Lane (g = lane / 4, q = lane % 4) has the elements 8 q .. 8 q + 7 of a unit, of row g of the weights and
+// of column g of x; words 0 and 1 of these 16 bytes are the first half.
+constexpr int kSumUnit = 32;
+constexpr int kSumSlices = 8;
+
+// first[0] + first[between] + ...
+__device__ __forceinline__ float sum_of_slices(const float* first, int between) {
+  float sum = first[0];
+#pragma unroll
+  for (int s = 1; s < kSumSlices; ++s) sum = gpu::add_rn(sum, first[s * between]);
+  return sum;
+}
+
+// A slice's squares of a column, from the four lanes that have a quarter of it each.
+__device__ __forceinline__ float sum_of_quarters(float squares) {
+  squares = gpu::add_rn(squares, gpu::shfl_xor(squares, 1));
+  return gpu::add_rn(squares, gpu::shfl_xor(squares, 2));
 }
 
 // Whether the norm's scale is multiplied with the finished sum (linear.h).
@@ -80,7 +106,16 @@ template <class W> __device__ __forceinline__ float biased(const LinearArguments
   return a.bias == nullptr ? sum : gpu::add_rn(sum, gpu::widen(static_cast<const W*>(a.bias)[n]));
 }
 
-// Writes y[row, n]. `up` is the second sum of silu_mul, `old` what stood there before, for residual.
+// What the epilogue makes of a sum, before it is rounded to T. `up` is the second sum of silu_mul, `old` what stood in y,
+// for residual.
+template <class T> __device__ __forceinline__ float outcome(Epilogue epilogue, float sum, float up, float old) {
+  if (epilogue == Epilogue::residual) return gpu::add_rn(old, rounded<T>(sum));
+  if (epilogue == Epilogue::store) return sum;
+  const float gate = rounded<T>(sum), silu = gpu::div_rn(gate, gpu::add_rn(1.0f, expf(-gate)));
+  return gpu::mul_rn(rounded<T>(silu), rounded<T>(up));
+}
+
+// Writes y[row, n].
 template <class T>
 __device__ __forceinline__ void finish(const LinearArguments& a, int row, int n, float sum, float up, float old) {
   const int64_t at = row * a.y_stride + n;
@@ -88,14 +123,7 @@ __device__ __forceinline__ void finish(const LinearArguments& a, int row, int n,
     static_cast<float*>(a.y)[at] = sum;
     return;
   }
-  float v = sum;
-  if (a.epilogue == Epilogue::residual) {
-    v = gpu::add_rn(old, rounded<T>(sum));
-  } else if (a.epilogue == Epilogue::silu_mul) {
-    const float gate = rounded<T>(sum), silu = gpu::div_rn(gate, gpu::add_rn(1.0f, expf(-gate)));
-    v = gpu::mul_rn(rounded<T>(silu), rounded<T>(up));
-  }
-  static_cast<T*>(a.y)[at] = gpu::narrow<T>(v);
+  static_cast<T*>(a.y)[at] = gpu::narrow<T>(outcome<T>(a.epilogue, sum, up, old));
 }
 
 // For any dtypes, and the only kind without tensor cores.
@@ -105,5 +133,8 @@ void linear_fma(const LinearArguments& arguments, void* stream);
 // have room in the 48 KB of shared memory that a launch gets without asking.
 constexpr int kMaxNormMma = 2048;
 void linear_mma(const LinearArguments& arguments, void* stream);
+
+// The same bits, where there is a kernel for just this shape, of up to 16 rows in bf16. False: there is none.
+bool linear_few(const LinearArguments& arguments, void* stream);
 
 }  // namespace qwen3tts

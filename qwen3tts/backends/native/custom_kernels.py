@@ -5,6 +5,7 @@ residual and norms the sum, one kernel does both. The sampler picks the same cod
 whole frames on the device (docs/decode.md); what it does not make goes on as it was, with norms and sampler."""
 
 import functools
+import logging
 import math
 import secrets
 import time
@@ -17,17 +18,20 @@ from torch import Tensor, nn
 
 from qwen3tts.backends.native.cases import units_in_last_place
 from qwen3tts.backends.native.checks import FLOATS
-from qwen3tts.backends.native.decode.frame_decoder import FRAMES_PER_WAIT
+from qwen3tts.backends.native.decode.frame_decoder import MAX_FRAMES_PER_REPLAY
 from qwen3tts.backends.native.decode.part import InstalledDecode, decode_problem, install
 from qwen3tts.backends.native.module import Native, open_native
 from qwen3tts.backends.native.picker import NativePicker
 from qwen3tts.backends.native.rms_norm import FP32_UNITS, NARROW_UNITS, add_rms_norm, rms_norm
 from qwen3tts.backends.native.sampler import SamplerRow, pack_rows, sample, sample_reference
 from qwen3tts.errors import BackendError, KernelArgumentError, OptimizationCompatibilityError
+from qwen3tts.markers import marked
 from qwen3tts.model.layers import Angles, AttentionCache, DecoderBlock, RMSNorm
 from qwen3tts.model.sampling import SamplingParams
 from qwen3tts.optimization.passes import Evidence, OptimizationPass, PassContext, PassResult, check_flag, fail_option
 from qwen3tts.optimization.registry import register
+
+logger = logging.getLogger(__name__)
 
 CHECKED_PICKS = 8
 
@@ -86,23 +90,6 @@ def _patches(model: Any, native: Native) -> Iterator[tuple[nn.Module, Callable[.
                 yield module, _norm_forward(module, native)
 
 
-# ------------------------------------------------------------ markers
-
-
-def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function inside a range that NVIDIA's and AMD's profilers show."""
-
-    @functools.wraps(function)
-    def run(*arguments: Any, **options: Any) -> Any:
-        torch.cuda.nvtx.range_push(name)
-        try:
-            return function(*arguments, **options)
-        finally:
-            torch.cuda.nvtx.range_pop()
-
-    return run
-
-
 # ------------------------------------------------------------ the pass
 
 
@@ -113,6 +100,8 @@ class _State:
     picker: Any = None
     """the one that was replaced"""
     decode: InstalledDecode | None = None
+    decode_problem: str | None = None
+    """why decode="auto" has left it off"""
     marked: list[tuple[Any, str]] = field(default_factory=list)
 
 
@@ -128,19 +117,29 @@ class CustomKernels(OptimizationPass):
     """RMSNorm of talker, code predictor and codec transformer"""
     sampler: bool = True
     """the draw of every code"""
-    decode: bool = False
-    """whole frames as one replayed graph of fused kernels"""
+    decode: bool | str = False
+    """whole frames as one replayed graph of fused kernels; "auto": where the decode core fits the model"""
     frames_per_replay: int = 4
     """of the decode core: frames in one graph, 1 to 32; a row that may make fewer idles for the rest"""
+    kv_positions: int | None = None
+    """of the decode core: positions of keys and values at first, for all rows together, where kv_bytes sets none; None:
+    a few streams of 1,000 frames"""
+    persistent_predictor: bool = True
+    """of the decode core: the code predictor of a row alone as one kernel, where the model and the card allow it"""
     markers: bool = False
     """ranges named after the stages for NVIDIA's (NVTX) and AMD's (ROCTX) profilers"""
 
     def __post_init__(self) -> None:
-        for name in ("norms", "sampler", "decode", "markers"):
+        for name in ("norms", "sampler", "persistent_predictor", "markers"):
             check_flag(name, getattr(self, name))
+        if not isinstance(self.decode, bool) and self.decode != "auto":
+            fail_option("decode", self.decode, "True, False or 'auto'")
         frames = self.frames_per_replay
-        if isinstance(frames, bool) or not isinstance(frames, int) or not 1 <= frames <= FRAMES_PER_WAIT:
-            fail_option("frames_per_replay", frames, f"a whole number from 1 to {FRAMES_PER_WAIT}")
+        if isinstance(frames, bool) or not isinstance(frames, int) or not 1 <= frames <= MAX_FRAMES_PER_REPLAY:
+            fail_option("frames_per_replay", frames, f"a whole number from 1 to {MAX_FRAMES_PER_REPLAY}")
+        positions = self.kv_positions
+        if positions is not None and (isinstance(positions, bool) or not isinstance(positions, int) or positions < 1):
+            fail_option("kv_positions", positions, "a whole number from 1 up, or None")
 
     def validate(self, model: Any, context: PassContext) -> None:
         """Raises OptimizationCompatibilityError without kernels for the model's device, dtype and vocabulary."""
@@ -152,7 +151,7 @@ class CustomKernels(OptimizationPass):
                 NativePicker(native, model.talker)
             except KernelArgumentError as error:
                 raise OptimizationCompatibilityError(str(error)) from error
-        problem = decode_problem(model, native) if self.decode else None
+        problem = decode_problem(model, native) if self.decode is True else None
         if problem is not None:
             raise OptimizationCompatibilityError(problem)
         if self.markers and torch.version.cuda is None and torch.version.hip is None:
@@ -163,6 +162,10 @@ class CustomKernels(OptimizationPass):
         if not (self.norms or self.sampler or self.decode or self.markers):
             return self.not_applicable_result(model, "all its options are off")
         state = _State(native_of(model))
+        if self.decode == "auto":
+            state.decode_problem = decode_problem(model, state.native)
+            if state.decode_problem is not None:
+                logger.info("frames stay with the plain decoder: %s", state.decode_problem)
         if self.norms:
             for module, forward in list(_patches(model, state.native)):
                 vars(module)["forward"] = forward
@@ -170,11 +173,16 @@ class CustomKernels(OptimizationPass):
         if self.sampler:
             state.picker = model.frames.picker
             model.frames.picker = NativePicker(state.native, model.talker)
-        if self.decode:
-            state.decode = install(model, state.native, self.frames_per_replay)
+        if self.decode and state.decode_problem is None:
+            state.decode = install(
+                model, state.native, self.frames_per_replay, self.kv_positions, self.persistent_predictor
+            )
         if self.markers:
-            for owner, method in ((model.frames, "admit"), (model.frames, "advance"), (model.codec, "decode")):
-                vars(owner)[method] = _marked(f"qwen3tts.{method}", getattr(owner, method))
+            stages = [(model.frames, "admit", "prefill"), (model.frames, "advance", "advance")]
+            if state.decode is not None:
+                stages.append((state.decode.core.launches, "launch", "replay"))
+            for owner, method, name in (*stages, (model.codec, "decode", "codec")):
+                vars(owner)[method] = marked(name, getattr(owner, method))
                 state.marked.append((owner, method))
         return PassResult(model, state, {"backend": state.native.name, "platform": state.native.platform})
 
@@ -199,7 +207,7 @@ class CustomKernels(OptimizationPass):
             "norms": sum(isinstance(module, RMSNorm) for module in patched),
             "blocks": sum(isinstance(module, DecoderBlock) for module in patched),
             "sampler": result.state.picker is not None,
-            "decode": None if result.state.decode is None else result.state.decode.status(),
+            "decode": result.state.decode_problem if result.state.decode is None else result.state.decode.status(),
         }
 
     def check(self, model: Any, state: _State, context: PassContext) -> Evidence:

@@ -18,6 +18,9 @@ from qwen3tts.runtime.protocols import FrameBatch, RowRequest, Slot
 class TorchFrameDecoder:
     """See runtime.protocols.FrameDecoder. Not thread-safe: one caller at a time."""
 
+    frames_per_call = 1
+    """nothing is gained by more, and callers hear of each frame"""
+
     def __init__(
         self, talker: Talker, text_padding: Tensor, *, slots: int, max_positions: int, kv_bytes: int | None
     ) -> None:

@@ -1,6 +1,9 @@
 """Loads a checkpoint into the plain torch model."""
 
-from collections.abc import Iterable
+import logging
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +20,10 @@ from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.talker import Talker
 from qwen3tts.options import RuntimeOptions
 
+logger = logging.getLogger(__name__)
+
+TEXT_TABLE = "model.text_embedding.weight"
+
 
 def stored_dtype(key: str, stored: torch.dtype, dtype: torch.dtype) -> torch.dtype:
     """The dtype in which a tensor is kept when the model computes in `dtype`.
@@ -28,6 +35,26 @@ def stored_dtype(key: str, stored: torch.dtype, dtype: torch.dtype) -> torch.dty
     if "_embedding" in key and dtype == torch.float32 and stored in (torch.bfloat16, torch.float16):
         return stored
     return dtype
+
+
+def on_host(device: torch.device, options: RuntimeOptions) -> frozenset[str]:
+    """Names of the talker's parameters that a GPU's model keeps in host memory."""
+    return frozenset({TEXT_TABLE}) if device.type == "cuda" and options.text_table == "host" else frozenset()
+
+
+def page_lock(owner: object, tensor: Tensor) -> Callable[[], object]:
+    """Locks a tensor's memory, which is then never swapped out. What this returns unlocks it; so does `owner`'s end."""
+    runtime: Any = torch.cuda.cudart()
+    address = tensor.data_ptr()
+    code = int(runtime.cudaHostRegister(address, tensor.nbytes, 0))
+    if code:
+        logger.warning("The text embedding table stays in ordinary memory: it could not be page-locked (%d).", code)
+
+    def unlock(held: Tensor) -> None:  # held: memory is freed after it was unlocked
+        if not code:
+            runtime.cudaHostUnregister(held.data_ptr())
+
+    return weakref.finalize(owner, unlock, tensor.detach())
 
 
 class TorchRuntime:
@@ -47,12 +74,17 @@ class TorchRuntime:
         self.checkpoint, config = checkpoint, checkpoint.config
         self.config, self.device, self.dtype, self.talker = config, talker.device, talker.dtype, talker
         self.max_positions = max_positions
+        self._on_host = on_host(self.device, options)
+        table = talker.model.text_embedding.weight
+        self._unlock = page_lock(self, table) if TEXT_TABLE in self._on_host else None
         with exact_arithmetic(self.device):
             talker.prepare(max_positions)
             codec.prepare()
-            padding = talker.embed_text(torch.tensor([config.tts_pad_id], device=self.device))[0]
+            padding = talker.embed_text(torch.tensor([config.tts_pad_id]))[0]
+        slots = options.with_streams(None).max_streams
+        assert slots is not None
         self.frames = TorchFrameDecoder(
-            talker, padding, slots=options.max_streams, max_positions=max_positions, kv_bytes=options.kv_bytes
+            talker, padding, slots=slots, max_positions=max_positions, kv_bytes=options.kv_bytes
         )
         self.codec = TorchCodecDecoder(codec, self.device)
 
@@ -76,6 +108,7 @@ class TorchRuntime:
                     device=device,
                     dtype_of=lambda key, stored: stored_dtype(key, stored, dtype),
                     names=None if names is None else wanted["talker"],
+                    on_host=self._on_host,
                 )
         if names is None or wanted["codec"]:
             with self.checkpoint.codec_weights() as weights:
@@ -91,6 +124,8 @@ class TorchRuntime:
     def close(self) -> None:
         """Drops rows, weights and what was derived from them, whoever else still holds the runtime."""
         self.frames.close()
+        if self._unlock is not None:
+            self._unlock()
         for module in (self.talker, self.codec.model):
             module.to("meta")
             for part in module.modules():  # parameters and buffers are elsewhere
@@ -116,6 +151,7 @@ def load_runtime(
             prefix="talker.",
             device=device,
             dtype_of=lambda key, stored: stored_dtype(key, stored, dtype),
+            on_host=on_host(device, options),
         )
     with checkpoint.codec_weights() as weights:
         load_module(codec, weights, prefix="decoder.", device=device, dtype_of=lambda key, stored: torch.float32)

@@ -34,6 +34,12 @@ class MixedFrameDecoder:
         self.plain.close()
 
     @property
+    def frames_per_call(self) -> int:
+        """See FrameDecoder."""
+        decoders = {row.decoder for row in self._rows.values()} or {self.core}
+        return min(decoder.frames_per_call for decoder in decoders)
+
+    @property
     def slots(self) -> int:
         """Rows side by side."""
         return self.core.slots

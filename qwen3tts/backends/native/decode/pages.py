@@ -50,6 +50,13 @@ class PageAllocator:
         self._owned[owner] = taken
         return taken
 
+    def grow(self, pages: int) -> None:
+        """Makes it `pages` pages in all; those that are owned stay where they are. Raises ValueError for fewer."""
+        if pages < self.pages:
+            raise ValueError(f"{pages} pages; there are {self.pages} already")
+        self._free[:0] = range(pages - 1, self.pages - 1, -1)
+        self.pages = pages
+
     def release(self, owner: Hashable) -> None:
         """Gives all pages of an owner back. Without effect if it has none."""
         self._free.extend(reversed(self._owned.pop(owner, ())))

@@ -101,6 +101,7 @@ class InstalledDecode:
             "device_bytes": self.core.nbytes,
             "graphs": [[graph.rows, graph.frames, graph.launches] for graph in self.core.captured],
             "heads_in_fp32": self.form.kept_wide,
+            "persistent_predictor": self.core.persistent_problem or "in use, for one row",
         }
 
     @property
@@ -131,17 +132,24 @@ class InstalledDecode:
             return _distance(model.talker, rows, self.padding, codes, counts, hidden) / BOUNDS[model.dtype]
 
 
-def install(model: Any, native: Native, frames_per_replay: int) -> InstalledDecode:
+def install(
+    model: Any,
+    native: Native,
+    frames_per_replay: int,
+    kv_positions: int | None = None,
+    persistent_predictor: bool = True,
+) -> InstalledDecode:
     """Puts the core in place of model.frames, with a graph for every bucket. Undone if it raises."""
     talker, plain = model.talker, model.frames
     form = store_for_kernels(talker)
     try:
         with exact_arithmetic(model.device):
-            padding = talker.embed_text(torch.tensor([model.config.tts_pad_id], device=model.device))[0]
+            padding = talker.embed_text(torch.tensor([model.config.tts_pad_id]))[0]
         try:
             core = NativeFrameDecoder(
                 native, talker, padding, slots=plain.slots, max_positions=plain.max_positions,
-                kv_bytes=plain.kv_bytes, frames_per_replay=frames_per_replay,
+                kv_bytes=plain.kv_bytes, kv_positions=kv_positions, frames_per_replay=frames_per_replay,
+                persistent_predictor=persistent_predictor,
             )  # fmt: skip
         except ValueError as error:
             raise KernelArgumentError(f"The decode core does not fit this model: {error}") from error
@@ -149,7 +157,10 @@ def install(model: Any, native: Native, frames_per_replay: int) -> InstalledDeco
         form.restore()
         raise
     model.frames = MixedFrameDecoder(core, plain)
-    logger.info("decode core: %d slots, %.0f MB beyond the weights", core.slots, core.nbytes / 1e6)
+    logger.info(
+        "decode core: %d slots, %d positions of keys and values, %.0f MB beyond the weights",
+        core.slots, core.pages.pages * core.pages.page, core.nbytes / 1e6,
+    )  # fmt: skip
     return InstalledDecode(core, plain, form, padding)
 
 
@@ -164,7 +175,7 @@ def _requests(model: Any, generator: torch.Generator, length: int, frames: int) 
     for i in range(CHECKED_ROWS):
         ids = torch.randint(talker.config.text_vocab_size, (2 + length + i,), generator=generator)
         with exact_arithmetic(model.device):
-            embedded = talker.embed_text(ids.to(model.device))
+            embedded = talker.embed_text(ids)
         rows.append(
             RowRequest(
                 prefill=embedded[2:],

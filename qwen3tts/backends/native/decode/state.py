@@ -3,6 +3,7 @@
 What the host writes of a slot lies in one block, so that it goes to the device in one copy in stream order; what it
 reads back are four counters per slot and the codes. The mirrors are pinned on a GPU: copies wait for nothing."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ PAGE = 64
 """positions of a page, if nothing else is asked for"""
 PREDICTOR_POSITIONS = 16
 """kPredictorPositions of csrc/common/decode/attention.h"""
-POSITIONS_PER_STREAM = 2048
-"""on average over all slots, where kv_bytes sets no limit: 2 minutes 40 of speech"""
+POSITIONS_AT_FIRST = 1280
+"""of the pool, for each of up to STREAMS_AT_FIRST streams, where neither kv_bytes nor kv_positions is given: a prompt
+and 1,000 frames"""
+STREAMS_AT_FIRST = 4
 RECORD = 40
 """bytes of a SamplerRow"""
 
@@ -38,13 +41,36 @@ _HOST_WRITTEN = (
 _COUNTERS = ("frame", "position", "finished", "status")
 
 
-def pool_pages(talker: Talker, slots: int, max_positions: int, kv_bytes: int | None, page: int = PAGE) -> int:
-    """How many pages the pool of keys and values has: kv_bytes in whole pages, but no more than all slots can use."""
-    longest = -(-max_positions // page)
-    if kv_bytes is None:
-        return max(longest, slots * min(longest, POSITIONS_PER_STREAM // page))
-    each = page * kv_bytes_per_position(talker.config.transformer, talker.dtype)
-    return max(1, min(kv_bytes // each, slots * longest))
+@dataclass(frozen=True)
+class PoolSize:
+    """Pages of keys and values: how many there are at first, and how many there may come to be."""
+
+    first: int
+    most: int
+
+    @classmethod
+    def of(
+        cls, talker: Talker, slots: int, max_positions: int, kv_bytes: int | None, kv_positions: int | None, page: int
+    ) -> "PoolSize":
+        """kv_bytes: all of it in whole pages at once, and no more. None: kv_positions (None: POSITIONS_AT_FIRST for
+        each of a few streams) at first, and more when texts need them. Never more than all slots can use."""
+        most = slots * -(-max_positions // page)
+        if kv_bytes is not None:
+            each = page * kv_bytes_per_position(talker.config.transformer, talker.dtype)
+            fixed = max(1, min(kv_bytes // each, most))
+            return cls(fixed, fixed)
+        wanted = kv_positions or POSITIONS_AT_FIRST * min(slots, STREAMS_AT_FIRST)
+        return cls(min(-(-wanted // page), most), most)
+
+
+@dataclass(frozen=True)
+class _Mirror:
+    """What the host reads of one launch."""
+
+    counters: Tensor
+    codes: Tensor
+    copied: torch.cuda.Event | None
+    """None without a GPU, where copies are there at once"""
 
 
 class DecoderState:
@@ -56,10 +82,10 @@ class DecoderState:
         slots: int,
         pages: PageAllocator,
         pages_per_slot: int,
-        frames: int,
+        in_flight: int,
         per_replay: int,
     ) -> None:
-        """frames: how many the host may ask for before it reads codes; per_replay: in one launch of the core."""
+        """in_flight: launches of the core that the host may be behind; per_replay: frames in one of them."""
         config, self.device, dtype = talker.config, talker.device, talker.dtype
         self.slots, self.groups, self.vocab = slots, config.num_code_groups, config.vocab_size
         self.hidden_size, self.per_replay = config.transformer.hidden_size, per_replay
@@ -77,9 +103,8 @@ class DecoderState:
                 sum(slots * size * kind.itemsize for _, kind, size in _HOST_WRITTEN), dtype=torch.uint8
             )
             self._block_host = self._host(self.block)
-            self._counters_host = self._host(self.counters)
             self._table_host = self._host(self.table)
-            self._codes_host = self._host(self.ring, (frames, slots, self.groups))
+            self._mirrors = [self._mirror() for _ in range(in_flight)]
         self._addresses: dict[str, int] = {}
         self.written: dict[str, NDArray[Any]] = {}
         """views of the block's mirror by name, [slots, ...]"""
@@ -97,6 +122,10 @@ class DecoderState:
     def _host(self, like: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
         shape = tuple(like.shape) if shape is None else shape
         return torch.zeros(shape, dtype=like.dtype, pin_memory=self.device.type == "cuda")
+
+    def _mirror(self) -> _Mirror:
+        copied = torch.cuda.Event() if self.device.type == "cuda" else None
+        return _Mirror(self._host(self.counters), self._host(self.ring), copied)
 
     def _pool(self, config: TransformerConfig, pages: int, page: int, dtype: torch.dtype) -> Tensor:
         shape = (config.num_layers, 2, pages, config.num_kv_heads, page, config.head_dim)
@@ -126,6 +155,14 @@ class DecoderState:
         base = self.predictor_pool.data_ptr()
         return {"base": base, "table": 0, "table_stride": 0, "page": PREDICTOR_POSITIONS, "pages": self.slots}
 
+    def pool_of(self, pages: int) -> Tensor:
+        """A pool of more pages with what this one holds, on the current stream. It is not in use yet."""
+        layers, _, before, kv_heads, page, head_dim = self.pool.shape
+        with torch.inference_mode(False):
+            pool = self.pool.new_empty(layers, 2, pages, kv_heads, page, head_dim)
+            pool[:, :, :before] = self.pool
+        return pool
+
     @property
     def nbytes(self) -> int:
         """Device memory of all of it."""
@@ -137,6 +174,7 @@ class DecoderState:
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, value.new_empty(0))
+        self._mirrors.clear()
 
     # ------------------------------------------------------------ what the host writes
 
@@ -157,20 +195,26 @@ class DecoderState:
 
     # ------------------------------------------------------------ what the host reads
 
-    def fetch_codes(self, done: int, count: int) -> None:
-        """Copies the codes of the launch just made behind those of `done` frames before it, in stream order."""
-        self._codes_host[done : done + count].copy_(self.ring[:count], non_blocking=True)
+    def fetch(self, mirror: int, frames: int) -> None:
+        """Copies the counters and the codes of the launch just made, so many frames, in stream order."""
+        to = self._mirrors[mirror]
+        to.counters.copy_(self.counters, non_blocking=True)
+        to.codes[:frames].copy_(self.ring[:frames], non_blocking=True)
+        if to.copied is not None:
+            to.copied.record()
 
-    def fetch_counters(self) -> None:
-        """Copies the counters in stream order."""
-        self._counters_host.copy_(self.counters, non_blocking=True)
+    def wait(self, mirror: int) -> None:
+        """Returns once these copies are there."""
+        copied = self._mirrors[mirror].copied
+        if copied is not None:
+            copied.synchronize()
 
-    def counter(self, name: str) -> list[int]:
-        """[slots] as last fetched: "frame", "finished" or "status"; valid once the stream has been waited for."""
-        values: list[int] = self._counters_host[_COUNTERS.index(name)].tolist()
+    def counter(self, name: str, mirror: int) -> list[int]:
+        """[slots] as fetched: "frame", "finished" or "status"; valid after wait()."""
+        values: list[int] = self._mirrors[mirror].counters[_COUNTERS.index(name)].tolist()
         return values
 
-    def fetched_codes(self, slots: list[int], count: int) -> Tensor:
-        """int64 [count, slots, groups]: a copy of the first codes fetched, once the stream has been waited for. What it
-        holds of a slot that made fewer frames means nothing."""
-        return self._codes_host[:count, slots].to(torch.int64)
+    def fetched_codes(self, mirror: int, slots: list[int], frames: int) -> Tensor:
+        """int64 [frames, slots, groups]: a copy of the codes fetched, valid after wait(). What it holds of a slot that
+        made fewer frames means nothing."""
+        return self._mirrors[mirror].codes[:frames, slots].to(torch.int64)

@@ -7,7 +7,7 @@ exactly what it was, so the plain model computes the same and taking it back is 
   * embedding tables that a fp32 model keeps as narrow as the file has them.
 New on the device are only the tables behind the code predictor's input projection, where a model has one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,31 +46,44 @@ def _narrow_forward(head: Head) -> Callable[[Tensor], Tensor]:
 class StoredForm:
     """Which Parameters of a talker were given another dtype, and how to take that back."""
 
-    changed: list[tuple[nn.Module, torch.dtype]] = field(default_factory=list)
-    """modules with the dtype that their weight had"""
+    changed: list[tuple[nn.Module, torch.dtype, torch.device]] = field(default_factory=list)
+    """modules with the dtype that their weight had, and its device"""
     kept_wide: int = 0
     """heads with values that the model's dtype does not have"""
 
-    def change(self, module: nn.Module, dtype: torch.dtype) -> None:
-        """Stores a module's weight in another dtype, the old storage being given up."""
-        weight = module.weight
-        assert isinstance(weight, Tensor)
-        self.changed.append((module, weight.dtype))
-        _set_storage(weight, weight.detach().to(dtype))
-        if isinstance(module, Head):
-            vars(module)["forward"] = _narrow_forward(module)
+    def change(self, modules: Sequence[nn.Module], dtype: torch.dtype) -> None:
+        """Stores the modules' weights in another dtype, the old storage being given up.
+
+        The new ones wait in host memory until all old ones are free: between old ones they would keep torch's large
+        pieces of device memory, with all their gaps, from being given back."""
+        for module in modules:
+            weight = _weight(module)
+            self.changed.append((module, weight.dtype, weight.device))
+            _set_storage(weight, weight.detach().to(dtype).cpu())
+            if isinstance(module, Head):
+                vars(module)["forward"] = _narrow_forward(module)
+        if any(device.type == "cuda" for _, _, device in self.changed):
+            torch.cuda.empty_cache()
+        for module, _, device in self.changed:
+            weight = _weight(module)
+            _set_storage(weight, weight.detach().to(device))
 
     def restore(self) -> None:
         """Stores every weight as it was. May be called again."""
         while self.changed:
-            module, dtype = self.changed[-1]
-            weight = module.weight
-            assert isinstance(weight, Tensor)
-            if weight.dtype != dtype:
-                _set_storage(weight, weight.detach().to(dtype))
+            module, dtype, device = self.changed[-1]
+            weight = _weight(module)
+            if (weight.dtype, weight.device) != (dtype, device):
+                _set_storage(weight, weight.detach().to(device, dtype))
             if isinstance(module, Head):
                 vars(module).pop("forward", None)
             self.changed.pop()
+
+
+def _weight(module: nn.Module) -> Tensor:
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return weight
 
 
 def _exists_in(weight: Tensor, dtype: torch.dtype) -> bool:
@@ -94,15 +107,11 @@ def store_for_kernels(talker: Talker) -> StoredForm:
     """Gives heads and tables the dtype that the kernels read, where no value changes by it."""
     form, dtype = StoredForm(), talker.dtype
     try:
-        for table in _embeddings(talker):
-            if table.weight.dtype != dtype:
-                form.change(table, dtype)
-        for head in _heads(talker):
-            if head.weight.dtype != dtype:
-                if _exists_in(head.weight, dtype):
-                    form.change(head, dtype)
-                else:
-                    form.kept_wide += 1
+        tables: list[nn.Module] = [table for table in _embeddings(talker) if table.weight.dtype != dtype]
+        heads = [head for head in _heads(talker) if head.weight.dtype != dtype]
+        narrow = [head for head in heads if _exists_in(head.weight, dtype)]
+        form.kept_wide = len(heads) - len(narrow)
+        form.change([*tables, *narrow], dtype)
     except BaseException:
         form.restore()
         raise

@@ -1,0 +1,1 @@
+"""What the scripts that check and time the decode core share: models and rows drawn anywhere alike, and comparisons."""

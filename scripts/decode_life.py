@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""The decode core over a long life on a GPU, in bf16 on models of the released sizes with random weights.
+
+    python scripts/decode_life.py --preset 0.6b --json life.json [--quick]
+
+bits: a row's codes are the same alone and among others, in any slot, for any number of frames at a time, replayed and
+launched eagerly, with and without the persistent kernels. lives: in 64 slots rows of random lengths join, pause for
+text, fail, are cancelled and end, until 20,000 frames of rows are made; every row's codes are those of its single run;
+all pages come back and no memory is lost. hash: 10,000 replays of the same rows give one hash of codes and hidden
+states. --quick: a tenth of it. smoke: a little of everything, for compute-sanitizer; with --talker-layers 1 it takes
+the kernels of the released sizes and little time.
+"""
+
+import argparse
+import inspect
+import json
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from decode_checks.bits import first_difference, replays_of_one_hash, same_bits
+from decode_checks.drawing import DrawnTalker, draw_row, draw_talker, drawn, talker_config
+from decode_checks.forcing import speak
+from decode_checks.lives import Habits, Life, differences_alone
+
+from qwen3tts.backends.native import Native, open_native
+from qwen3tts.backends.native.decode.frame_decoder import NativeFrameDecoder
+from qwen3tts.backends.native.decode.weights import store_for_kernels
+from qwen3tts.model.config import TalkerConfig
+from qwen3tts.model.sampling import SamplingParams
+from qwen3tts.runtime.protocols import RowRequest
+
+SLOTS = 64
+SWITCHES = ("persistent_predictor", "persistent_talker")
+"""arguments of NativeFrameDecoder that must not change a bit"""
+MOST_GROWTH = 32 << 20
+"""bytes of the card that a life may keep: torch's own pieces"""
+
+
+def sampling(rng: random.Random) -> SamplingParams:
+    """Every kind of draw."""
+    if rng.random() < 0.2:
+        return SamplingParams(False, 1.0, 0, 1.0)
+    return SamplingParams(True, rng.choice([0.5, 0.9, 1.3]), rng.choice([0, 1, 20, 50]), rng.choice([1.0, 0.95, 0.6]))
+
+
+class Checks:
+    """On one model."""
+
+    def __init__(
+        self, native: Native, config: TalkerConfig, slots: int = SLOTS, longest: int = 150, prompt: int = 200
+    ) -> None:
+        """longest: frames of a row; prompt: positions of the longest one."""
+        self.native, self.slots, self.longest, self.prompt = native, slots, longest, prompt
+        self.drawn: DrawnTalker = draw_talker(config, torch.bfloat16, native.device)
+        store_for_kernels(self.drawn.talker)
+
+    def core(
+        self, slots: int, *, frames_per_replay: int = 4, graphs: bool = True, **options: Any
+    ) -> NativeFrameDecoder:
+        """A new core."""
+        return NativeFrameDecoder(
+            self.native, self.drawn.talker, self.drawn.padding, slots=slots, max_positions=1024, kv_bytes=None,
+            kv_positions=1024 * slots, frames_per_replay=frames_per_replay, graphs=graphs, **options,
+        )  # fmt: skip
+
+    def row(self, rng: random.Random, frames: int | None = None, **changes: Any) -> RowRequest:
+        """A row that differs from others in everything; of so many frames, or of a random number."""
+        lengths = [1, rng.randint(2, 1 + self.prompt // 3), rng.randint(2, self.prompt)]
+        row = draw_row(
+            self.drawn.talker, rng.randrange(2**40), prompt=rng.choice(lengths), text=rng.randint(0, self.prompt // 5),
+            frames=frames or rng.randint(1, self.longest), sampling=sampling(rng), penalty=rng.choice([1.0, 1.05, 1.5]),
+        )  # fmt: skip
+        fields = vars(row) | {"predictor": sampling(rng), "part": rng.randrange(3)} | changes
+        return RowRequest(**fields)
+
+    def text(self, rng: random.Random) -> torch.Tensor:
+        """More rows of text."""
+        width = self.drawn.talker.config.transformer.hidden_size
+        rows = drawn("text", (rng.randint(0, 30), width), 1.0, 0.0, rng.randrange(2**40), self.native.device)
+        return rows.to(self.drawn.talker.dtype)
+
+    def bits(self, frames: int) -> dict[str, str]:
+        """Company and form."""
+        rng = random.Random(1)
+        rows = [self.row(rng, frames) for _ in range(self.slots)]
+        known = inspect.signature(NativeFrameDecoder.__init__).parameters
+        return same_bits(self.core, rows, [{name: on} for name in SWITCHES if name in known for on in (False, True)])
+
+    def lives(self, row_frames: int, seed: int = 2) -> dict[str, Any]:
+        """A long life, then every row by itself."""
+        core, rng = self.core(self.slots), random.Random(seed)
+        before = self.memory()
+        habits = Habits(most_joins=2 + self.slots // 10, most_frames=12, cancelled=0.02, chosen=0.3, broken=0.03)
+        life = Life(
+            core, rng, lambda rng: self.row(rng, text_complete=rng.random() < 0.7), self.text, habits
+        )  # fmt: skip
+        most = 0
+        while life.row_frames < row_frames:
+            life.step()
+            most = max(most, len(life.open))
+        life.finish()
+        grown, used = self.memory() - before, core.pages.used
+        wrong = differences_alone(core, life.rows, self.slots, core.frames_per_replay)
+        found = {
+            "row_frames": life.row_frames, "rows": len(life.rows), "most_rows_at_once": most,
+            "ends": dict(Counter(row.end for row in life.rows)), "grown_bytes": grown, "pages_left": used,
+            "free_slots": core.free_slots(), "differences": wrong,
+        }  # fmt: skip
+        core.close()
+        fine = not wrong and used == 0 and found["free_slots"] == self.slots and grown <= MOST_GROWTH
+        return found | {"equal": fine}
+
+    def memory(self) -> int:
+        """Bytes of the card that are in use, of anyone."""
+        if self.native.device.type != "cuda":
+            return 0
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(self.native.device)
+        return total - free
+
+    def hash(self, replays: int) -> list[dict[str, Any]]:
+        """Many replays of 1, 8 and all rows."""
+        found = []
+        for size, part in ((1, 0.4), (8, 0.4), (self.slots, 0.2)):
+            core, rng = self.core(size, frames_per_replay=1), random.Random(3)
+            rows = [self.row(rng, 25) for _ in range(size)]
+            found.append(replays_of_one_hash(core, rows, int(replays * part)))
+            core.close()
+        return found
+
+
+    def smoke(self) -> dict[str, Any]:
+        """A few frames of every kind of launch."""
+        core, rng = self.core(self.slots, frames_per_replay=2), random.Random(4)
+        rows = [self.row(rng, 3) for _ in range(self.slots)]
+        together = speak(core, rows, 3)
+        found = {
+            f"{size} rows": first_difference(together[:size], speak(core, rows[:size], 3))
+            for size in (1, 8)
+            if size <= self.slots
+        }
+        core.close()
+        return found
+
+
+def run(checks: Checks, chosen: list[str], quick: bool) -> tuple[dict[str, Any], bool]:
+    """-> what was found, and whether all of it is as it must be."""
+    found: dict[str, Any] = {}
+    for name in chosen:
+        started = time.perf_counter()
+        if name == "bits":
+            found["bits"] = checks.bits(8 if quick else 24)
+        elif name == "lives":
+            found["lives"] = checks.lives(2_000 if quick else 20_000)
+        elif name == "smoke":
+            found["smoke"] = checks.smoke()
+        else:
+            found["hash"] = checks.hash(1_000 if quick else 10_000)
+        print(name, found[name], f"{time.perf_counter() - started:.1f} s", flush=True)
+    good = all(value == "equal" for kind in ("bits", "smoke") for value in found.get(kind, {}).values())
+    good &= found.get("lives", {"equal": True})["equal"]
+    good &= all(len(entry["hashes"]) == 1 for entry in found.get("hash", []))
+    return found, good
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="0.6b,1.7b")
+    parser.add_argument("--backend", default="cuda")
+    parser.add_argument("--checks", default="bits,lives,hash")
+    parser.add_argument("--slots", type=int, default=SLOTS)
+    parser.add_argument("--talker-layers", type=int, help="instead of all")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    a = parser.parse_args()
+    native, found, good = open_native(a.backend), {}, True
+    for preset in a.preset.split(","):
+        config = talker_config(preset)
+        if a.talker_layers:
+            config = replace(config, transformer=replace(config.transformer, num_layers=a.talker_layers))
+        entry, fine = run(Checks(native, config, a.slots), a.checks.split(","), a.quick)
+        found[preset], good = entry, good and fine
+        if a.json:
+            a.json.write_text(json.dumps(found, indent=1) + "\n")
+    print("all equal" if good else "NOT EQUAL")
+    raise SystemExit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

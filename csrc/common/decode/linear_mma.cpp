@@ -1,303 +1,44 @@
 // linear() on tensor cores, for bf16 and fp16 and any number of rows; made for 17 to 128.
 //
-// The weights are the tall operand, 16 of their rows at a time; the rows of x are its columns, 8 at a time. For silu_mul
-// the halves of 16 rows are 8 gates and the 8 ups that belong to them, so that both sums of an output meet in one lane.
+// The weights are the tall operand, 16 of their rows at a time; the rows of x are its columns, 8 at a time. For
+// silu_mul the halves of 16 rows are 8 gates and the 8 ups that belong to them, so that both sums of an output meet in
+// one lane.
 //
 // The order of a sum: a unit is 32 elements of k, and unit u is step u / 8 of slice u % 8. A lane (g = lane / 4,
-// q = lane % 4) has elements 8 q .. 8 q + 7 of weight rows g and g + 8 and of column g of x: both operands have their k in
-// the same other order, which a sum over k cannot tell, and no copy of the weights in another order is needed. The steps
-// of a slice are added in order, in two chains (the halves of each unit), the chains to each other, and the slices in order.
+// q = lane % 4) has elements 8 q .. 8 q + 7 of weight rows g and g + 8 and of column g of x: both operands have their k
+// in the same other order, which a sum over k cannot tell. The steps of a slice are added in order, in two chains (the
+// halves of each unit), then the chains to each other, and the slices in order.
 //
-// A block has 16 M rows of weights and 32 N columns. Four of its warps take the even slices and four the odd ones, each 8 N
-// columns, so a block reads x once, straight into registers. The weights lie in shared memory for all warps and arrive
-// there while the kernel ahead runs: all of them, or a ring. The total goes back and forth between the two halves of the
-// block, a slice at a time.
+// A block has 16 M rows of weights and 32 N columns. Four of its warps take the first half of the slices and four the
+// second one, 8 N columns each, so a block reads x once, straight into registers. The weights lie in shared memory for
+// all warps and arrive there while the kernel ahead runs: all of them, or through a ring. The first half adds its
+// slices up as they come, those of the second half are kept and added at the end.
 //
-// With a norm in bf16, the columns are multiplied by the norm's weights alone and the sum by the scale at last: squares are
-// summed along the way, and nothing waits for them. In fp16 that could overflow, so x is read twice.
+// With a norm in bf16, squares are summed along the way and nothing waits for the scale. In fp16 x is read twice.
 //
 // Without a norm k is long and the outputs are few. Where there are clusters, four blocks then share 16 M rows and take
-// two slices each; every slice's sums go into the shared memory of the block that finishes them.
+// two slices each; every slice's sums go into the shared memory of the block that finishes its columns.
+//
+// Registers: 103 to 128, so that two blocks fit on a multiprocessor. Bytes spilled for sm_90, bf16, N = 2: 276 with
+// M = 3, 180 with M = 4, 84 with M = 2 and a norm; at most 40 otherwise. Shared memory: 8 M KB a stage, up to four of
+// them; the norm's weights; sums of slices, 10 M N KB beside a ring and 4 M N KB in a cluster.
 #include "common/cluster.h"
-#include "common/decode/linear_parts.h"
+#include "common/decode/linear_mma_parts.h"
 #include "common/launch.h"
-#include "common/reduce.h"
 
 #if QW_HAS_MMA
 
 namespace qwen3tts {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kHalf = kThreads / 2;                  // threads that take the same slices
-constexpr int kColumnGroups = kHalf / gpu::kGroup;   // warps of a half
-constexpr int kSlices = 8;
-constexpr int kUnit = 32;                            // elements of k
-constexpr int kStep = kSlices * kUnit;               // from one unit of a slice to the next
-#ifndef WIDE_HINT
-#define WIDE_HINT ""
-#endif
-#ifndef WIDE_LD
-#define WIDE_LD ""
-#endif
-#ifndef WIDE_CHUNK
-#define WIDE_CHUNK 4
-#endif
-constexpr int kChunk = WIDE_CHUNK;                   // units of a slice that are loaded together
-constexpr int kProcessors = 132;                     // of a large card
-constexpr int kRowVectors = kChunk * kUnit / 8;      // 16 bytes each, of a row in a chunk
-constexpr int kRowsAtOnce = kHalf / kRowVectors;     // that a half copies at a time: 8, half of a tile
-
-template <int M> constexpr int kChunkVectors = 16 * M * kRowVectors;
-// A stage is a chunk for each half. Four may be resident; where there are more, they go through a ring.
-constexpr int kResident = 4;
-#ifdef QWEN3TTS_CUDA
-template <int M> constexpr int kRing = M <= 2 ? 4 : 3;
-#else
-template <int M> constexpr int kRing = 2;  // copies are there at once, and room is scarce
-#endif
-// Slices that are added up when all are there: 0, the sum of the first half's, and those of the second one.
-constexpr int kAddends = 1 + kSlices / 2;
-
-// ---------------------------------------------------------------- copies
-
-__device__ __forceinline__ void copy_async(gpu::Vector* to, const void* from, bool wanted) {
-#ifdef QWEN3TTS_CUDA
-  asm volatile("cp.async.cg.shared.global" WIDE_HINT " [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(wanted ? 16 : 0)
-               : "memory");
-#else
-  *to = wanted ? *static_cast<const gpu::Vector*>(from) : gpu::Vector{{0, 0, 0, 0}};
-#endif
-}
-__device__ __forceinline__ void commit_copies() {
-#ifdef QWEN3TTS_CUDA
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-// Waits until no more than PENDING of this thread's groups of copies are missing.
-template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
-#ifdef QWEN3TTS_CUDA
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
-}
-
-// As gpu::load_in_place, but leaves v as it is if nothing is wanted.
-__device__ __forceinline__ void load_over(gpu::Vector& v, const void* from, bool wanted) {
-#ifdef QWEN3TTS_CUDA
-  asm volatile("{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %5, 0;\n@wanted ld.global" WIDE_LD ".v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-               : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])
-               : "l"(from), "r"(static_cast<int>(wanted)));
-#else
-  if (wanted) v = *static_cast<const gpu::Vector*>(from);
-#endif
-}
-
-// v, of which the compiler knows nothing: what follows from it is not computed ahead, and needs no registers till then.
-__device__ __forceinline__ int anew(int v) {
-#ifdef QWEN3TTS_CUDA
-  asm volatile("" : "+r"(v));
-#endif
-  return v;
-}
-
-// ---------------------------------------------------------------- the way through k
-
-// Chunk `part` of a slice. A half of a block goes through its slices anew for every group of rows.
-struct Place {
-  int slice, part;
-
-  // Returns whether a group of rows is done.
-  __device__ __forceinline__ bool advance(int parts, int first, int count) {
-    if (++part < parts) return false;
-    part = 0;
-    if (++slice < first + count) return false;
-    slice = first;
-    return true;
-  }
-  __device__ __forceinline__ int element() const { return slice * kUnit + part * kChunk * kStep; }
-  // Units of the chunk that exist.
-  __device__ __forceinline__ int units(int all) const { return (all - slice + kSlices - 1) / kSlices - part * kChunk; }
-};
-
-// The weights of a stage on their way into a half's chunk. Row r of a chunk is kRowVectors vectors long. In odd rows
-// neighbouring units have changed places, so that the 8 lanes that read two rows of one unit find them in different banks.
-template <class T, int M, bool WHOLE> struct WeightRows {
-  const T** table;  // [16 M] in shared memory
-  int row, vector;  // this thread's of rows row + 8 i
-
-  __device__ __forceinline__ explicit WeightRows(const T** rows) : table(rows) {
-    const int thread = static_cast<int>(threadIdx.x) % kHalf;
-    row = thread / kRowVectors;
-    vector = thread % kRowVectors;
-  }
-  // The rows of a group; past the last one, rows that exist and whose sums nobody uses. A barrier must follow.
-  __device__ __forceinline__ void seek(const LinearArguments& a, int group, int outputs) const {
-    const int r = static_cast<int>(threadIdx.x);
-    if (r >= 16 * M) return;
-    int n = group * 16 * M + r, shift = 0;
-    if (a.epilogue == Epilogue::silu_mul) {
-      n = (group * M + r / 16) * 8 + r % 8;
-      shift = r % 16 < 8 ? 0 : outputs;
-    }
-    table[r] = weight_row<T>(a, (n < outputs ? n : outputs - 1) + shift);
-  }
-  __device__ __forceinline__ gpu::Vector* place(gpu::Vector* chunk) const {
-    return chunk + row * kRowVectors + ((vector / 4) ^ (row & 1)) * 4 + vector % 4;
-  }
-  __device__ __forceinline__ void copy(gpu::Vector* chunk, const Place& at, int all_units) const {
-    const bool wanted = WHOLE || vector / 4 < at.units(all_units);
-    const int offset = wanted ? at.element() + vector / 4 * kStep + vector % 4 * 8 : 0;
-    gpu::Vector* to = place(chunk);
-#pragma unroll
-    for (int i = 0; i < 2 * M; ++i) copy_async(to + i * kRowsAtOnce * kRowVectors, table[row + 8 * i] + offset, wanted);
-  }
-  // What this thread has copied of rows g and g + 8 changes into what mma() takes for the first and for the second half
-  // of a unit: so it is read as it is used.
-  __device__ __forceinline__ void interleave(gpu::Vector* chunk) const {
-    gpu::Vector* at = place(chunk);
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-      gpu::Vector& low = at[2 * m * kRowsAtOnce * kRowVectors];
-      gpu::Vector& high = at[(2 * m + 1) * kRowsAtOnce * kRowVectors];
-      const gpu::Vector a = low, b = high;
-      low = gpu::Vector{{a.word[0], b.word[0], a.word[1], b.word[1]}};
-      high = gpu::Vector{{a.word[2], b.word[2], a.word[3], b.word[3]}};
-    }
-  }
-};
-
-// This lane's column of each of its warp's N tiles of 8. WHOLE: every slice has a multiple of kChunk units.
-template <class T, int N, bool WHOLE> struct Columns {
-  const T* at[N];
-
-  // A column past the last one is a copy of that, and nobody uses its sums.
-  __device__ __forceinline__ void seek(const LinearArguments& a, int first) {
-    const int lane = gpu::group_lane();
-#pragma unroll
-    for (int t = 0; t < N; ++t) {
-      const int row = first + t * 8 + lane / 4;
-      at[t] = static_cast<const T*>(a.x) + (row < a.rows ? row : a.rows - 1) * a.x_stride + lane % 4 * 8;
-    }
-  }
-  // A unit of a chunk that begins at `element` and has `there` units.
-  __device__ __forceinline__ void load(gpu::Vector& v, int tile, int element, int unit, int there) const {
-    const T* from = at[tile] + element + unit * kStep;
-    if constexpr (WHOLE) {
-      load_over(v, from, there > 0);
-    } else {
-      v = gpu::load_in_place(from, unit < there);
-    }
-  }
-};
-
-// ---------------------------------------------------------------- sums
-
-template <int M, int N> struct Sums {
-  float chain[2][M][N][4] = {};
-
-  // += half a unit: chain c, 16 rows m and tile t of columns.
-  template <class T> __device__ __forceinline__ void add(int c, int m, int t, const gpu::Vector& weight, const gpu::Vector& v) {
-    gpu::mma<T>(chain[c][m][t], weight.word[0], weight.word[1], weight.word[2], weight.word[3], v.word[2 * c], v.word[2 * c + 1]);
-  }
-  // The sum of a slice; then a new one begins.
-  __device__ __forceinline__ float4 take(int m, int t) {
-    float s[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      s[i] = gpu::add_rn(chain[0][m][t][i], chain[1][m][t][i]);
-      chain[0][m][t][i] = chain[1][m][t][i] = 0.0f;
-    }
-    return make_float4(s[0], s[1], s[2], s[3]);
-  }
-};
-
-__device__ __forceinline__ float4 add_rn(const float4& a, const float4& b) {
-  return make_float4(gpu::add_rn(a.x, b.x), gpu::add_rn(a.y, b.y), gpu::add_rn(a.z, b.z), gpu::add_rn(a.w, b.w));
-}
-
-// What a lane has of COUNT tiles of 16 rows of weights by 8 columns: of two rows of y, outputs n + i step, and eight further
-// ones on or, for silu_mul, nothing more. Found ahead, for when the sums are there nothing else is left to do.
-template <class T, int COUNT> struct Outputs {
-  int row, n, step, tiles;
-
-  // The first tile has weights of `rows_16` and the next ones of every `between` further ones.
-  __device__ __forceinline__ void seek(const LinearArguments& a, int rows_16, int between, int first_row, int count) {
-    const int lane = anew(gpu::group_lane()), outputs = a.epilogue == Epilogue::silu_mul ? 8 : 16;
-    row = first_row + lane % 4 * 2;
-    n = rows_16 * outputs + lane / 4;
-    step = between * outputs;
-    tiles = count;
-  }
-  // y before, for residual. Nothing waits for it here: no branch, no conversion.
-  __device__ __forceinline__ void old(const LinearArguments& a, int outputs, T (&to)[COUNT][4]) const {
-#pragma unroll
-    for (int j = 0; j < COUNT; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int r = row + i % 2, o = n + j * step + i / 2 * 8;
-        to[j][i] = static_cast<const T*>(a.y)[(r < a.rows ? r : a.rows - 1) * a.y_stride + (o < outputs ? o : outputs - 1)];
-      }
-  }
-  __device__ __forceinline__ void write(const LinearArguments& a, int outputs, float4 (&sums)[COUNT], const T (&old)[COUNT][4]) const {
-    const bool silu = a.epilogue == Epilogue::silu_mul, residual = a.epilogue == Epilogue::residual;
-    const int64_t at[2] = {row * a.y_stride + n, (row + 1) * a.y_stride + n};
-    const bool there[2] = {row < a.rows, row + 1 < a.rows};
-    float s[COUNT][4];
-#pragma unroll
-    for (int j = 0; j < COUNT; ++j) {
-      s[j][0] = sums[j].x, s[j][1] = sums[j].y, s[j][2] = sums[j].z, s[j][3] = sums[j].w;
-      if (a.bias != nullptr && j < tiles)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int o = n + j * step + (silu ? 0 : i / 2 * 8);
-          if (o < outputs) s[j][i] = biased<T>(a, silu && i >= 2 ? outputs + o : o, s[j][i]);
-        }
-    }
-    if (silu) {
-      T v[COUNT][2];
-#pragma unroll
-      for (int j = 0; j < COUNT; ++j)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float gate = rounded<T>(s[j][i]), silu_of = gpu::div_rn(gate, gpu::add_rn(1.0f, expf(-gate)));
-          v[j][i] = gpu::narrow<T>(gpu::mul_rn(rounded<T>(silu_of), rounded<T>(s[j][i + 2])));
-        }
-#pragma unroll
-      for (int j = 0; j < COUNT; ++j)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (there[i] && j < tiles && n + j * step < outputs) static_cast<T*>(a.y)[at[i] + j * step] = v[j][i];
-    } else if (a.output == DType::f32) {
-#pragma unroll
-      for (int j = 0; j < COUNT; ++j)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (there[i % 2] && j < tiles && n + j * step + i / 2 * 8 < outputs)
-            static_cast<float*>(a.y)[at[i % 2] + j * step + i / 2 * 8] = s[j][i];
-    } else {
-#pragma unroll
-      for (int j = 0; j < COUNT; ++j)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float v = residual ? gpu::add_rn(gpu::widen(old[j][i]), rounded<T>(s[j][i])) : s[j][i];
-          if (there[i % 2] && j < tiles && n + j * step + i / 2 * 8 < outputs)
-            static_cast<T*>(a.y)[at[i % 2] + j * step + i / 2 * 8] = gpu::narrow<T>(v);
-        }
-    }
-  }
-};
-
 // ---------------------------------------------------------------- shared memory
 
 // The rest of it, after the stages. A tile's sums are float4 [lane].
 template <class T, int M, int N, bool NORM, int CLUSTER> struct alignas(16) Shared {
   static constexpr int columns = kColumnGroups * 8 * N;
-  static constexpr int tiles = kColumnGroups * M * N / CLUSTER;  // that a block finishes
   static constexpr int all_tiles = kColumnGroups * M * N;
-  const T* rows[2][16 * M];                                      // of weights; for two groups
-  float4 sums[CLUSTER == 1 ? 1 : kSlices][CLUSTER == 1 ? 1 : tiles][gpu::kGroup];   // what the blocks of a cluster have sent
+  const T* rows[2][16 * M];  // of weights; for two groups
+  float4 sums[CLUSTER == 1 ? 1 : kSlices][CLUSTER == 1 ? 1 : M * N][gpu::kGroup];  // that the blocks of a cluster sent
   float squares[NORM ? kSlices : 1][NORM ? columns : 1];
   float scale[NORM ? columns : 1];
   uint64_t box;
@@ -310,6 +51,45 @@ template <class T, int M, int N, bool NORM, int CLUSTER> size_t shared_bytes(int
 }
 
 // ---------------------------------------------------------------- the kernel
+
+// One chunk of weights with as many units x of columns. In the place of those come the ones that stand `next` elements
+// from the columns' begin and of which `next_units` exist. of_norm: the norm's weights from the chunk's first unit on, of
+// which `units` exist.
+template <class T, int M, int N, bool NORM, bool WHOLE>
+__device__ __forceinline__ void multiply_chunk(const gpu::Vector* chunk, const gpu::Vector* of_norm, int units,
+                                               const float (&scale)[N], float (&squares)[N],
+                                               gpu::Vector (&x)[kChunk][N], Sums<M, N>& sums,
+                                               const Columns<T, N, WHOLE>& columns, int next, int next_units) {
+  const int lane = gpu::group_lane(), g = lane / 4, q = lane % 4;
+  const gpu::Vector* const here = chunk + g * kRowVectors + q;
+  const gpu::Vector* const even = here + (g & 1) * 4;  // see WeightRows
+  const gpu::Vector* const odd = here - (g & 1) * 4;
+#pragma unroll
+  for (int d = 0; d < kChunk; ++d) {
+    if constexpr (NORM) {
+      const gpu::Vector w = WHOLE || d < units ? of_norm[d * kStep / 8 + q] : gpu::Vector{{0, 0, 0, 0}};
+#pragma unroll
+      for (int t = 0; t < N; ++t) {
+        if constexpr (kScalesSum<T>) {
+          squares[t] = add_squares<T>(squares[t], x[d][t]);
+          x[d][t] = weighted<T>(x[d][t], w);
+        } else {
+          x[d][t] = normalized<T>(x[d][t], w, scale[t]);
+        }
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        const gpu::Vector weight = (d % 2 == 0 ? even : odd)[(m * 2 + c) * 8 * kRowVectors + d * 4];
+#pragma unroll
+        for (int t = 0; t < N; ++t) sums.template add<T>(c, m, t, weight, x[d][t]);
+      }
+#pragma unroll
+    for (int t = 0; t < N; ++t) columns.load(x[d][t], t, next, d, next_units);
+  }
+}
 
 template <class T, int M, int N, bool NORM, int CLUSTER, bool WHOLE>
 __global__ void __launch_bounds__(kThreads, 2)
@@ -341,7 +121,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
   if constexpr (CLUSTER > 1) gpu::cluster_arrive();
   if constexpr (NORM)
-    for (int i = thread; i < a.k / 8; i += kThreads) copy_async(norm_weight + i, static_cast<const T*>(a.norm_weight) + i * 8, true);
+    for (int i = thread; i < a.k / 8; i += kThreads)
+      copy_async(norm_weight + i, static_cast<const T*>(a.norm_weight) + i * 8, true);
   Place ahead{first_slice, 0};
   int loaded = 0;
   const auto load_stage = [&](int slot) {
@@ -361,13 +142,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int slot = 0; slot < slots; ++slot) load_stage(slot);
 
   gpu::launch_dependents();
-#ifndef WIDE_LATE
   if (!ring) {
     wait_for_copies<0>();
 #pragma unroll 1
     for (int s = 0; s < slots; ++s) weights.interleave(chunks + s * 2 * kChunkVectors<M>);
   }
-#endif
   gpu::wait_for_previous();
 
   const int first_row = static_cast<int>(blockIdx.y) * shared.columns;
@@ -402,58 +181,29 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   float squares[N] = {};
-  const auto end_squares = [&](int slice) {
-#pragma unroll
-    for (int t = 0; t < N; ++t) {
-      float sum = gpu::add_rn(squares[t], gpu::shfl_xor(squares[t], 1));
-      sum = gpu::add_rn(sum, gpu::shfl_xor(sum, 2));
-      if (q == 0) shared.squares[slice][first_column + t * 8 + g] = sum;
-      squares[t] = 0.0f;
-    }
-  };
-  const auto find_scales = [&]() {
-    if (thread >= shared.columns) return;
-    float sum = shared.squares[0][thread];
-#pragma unroll
-    for (int slice = 1; slice < kSlices; ++slice) sum = gpu::add_rn(sum, shared.squares[slice][thread]);
-    shared.scale[thread] = norm_scale(sum, a.k, a.eps);
-  };
   float scale[N] = {};
   if constexpr (NORM && !kScalesSum<T>) {
-#pragma unroll 1
-    for (int slice = first_slice; slice < first_slice + rounds; ++slice) {
-#pragma unroll 4
-      for (int unit = slice; unit < units; unit += kSlices)
-#pragma unroll
-        for (int t = 0; t < N; ++t) squares[t] = add_squares<T>(squares[t], gpu::load_in_place(columns.at[t] + unit * kUnit));
-      end_squares(slice);
-    }
+    sum_squares<T, N>(columns.at, units, first_slice, rounds, squares, shared.squares, first_column);
     __syncthreads();
-    find_scales();
+    find_scales(a, shared.squares, shared.scale);
     __syncthreads();
 #pragma unroll
     for (int t = 0; t < N; ++t) scale[t] = shared.scale[first_column + t * 8 + g];
   }
 
-  // Sums of slices (kAddends) of this lane: float4 [tiles][lane], for half 0 the first, for half 1 the others. In place of
-  // weights that have been used, if those are not loaded anew.
+  // Sums of slices (kAddends) of this lane: float4 [tiles][lane], for half 0 the first, for half 1 the others. In place
+  // of weights that have been used, if those are not loaded anew.
   int first_stage = 0;
-  const int apart = ring ? shared.all_tiles * gpu::kGroup : parts * 2 * kChunkVectors<M>;  // from addend 1 to 2, to 3 ...
+  const int apart = ring ? shared.all_tiles * gpu::kGroup : parts * 2 * kChunkVectors<M>;  // those of half 1
   const auto addends = [&](int of_half) {
     float4* const at = ring ? reinterpret_cast<float4*>(&shared + 1)
                             : reinterpret_cast<float4*>(dynamic + first_stage * 2 * kChunkVectors<M>);
-    return at + of_half * (ring ? shared.all_tiles * gpu::kGroup : kChunkVectors<M>) + anew(column_group * M * N * gpu::kGroup + lane);
+    return at + of_half * (ring ? shared.all_tiles * gpu::kGroup : kChunkVectors<M>) +
+           anew(column_group * M * N * gpu::kGroup + lane);
   };
   Sums<M, N> sums;
   Place place{first_slice, 0};
   int slot = 0;
-#ifdef WIDE_LATE
-  if (!ring) {
-    wait_for_copies<0>();
-#pragma unroll 1
-    for (int s = 0; s < slots; ++s) weights.interleave(chunks + s * 2 * kChunkVectors<M>);
-  }
-#endif
   if constexpr (CLUSTER > 1) gpu::cluster_wait();
 
 #pragma unroll 1
@@ -470,43 +220,16 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     if (++slot == slots) slot = 0;
     if (active) {
-      const gpu::Vector* const here = chunk + g * kRowVectors + q;
-      const gpu::Vector* const even = here + (g & 1) * 4;
-      const gpu::Vector* const odd = here - (g & 1) * 4;
-      const int element = x_ahead.element(), there = stage + 1 < total ? x_ahead.units(units) : 0;
-      const int norm_at = place.element() / 8 + q, norm_there = place.units(units);
-#pragma unroll
-      for (int d = 0; d < kChunk; ++d) {
-        if constexpr (NORM) {
-          const gpu::Vector of_norm = norm_weight[WHOLE || d < norm_there ? norm_at + d * kStep / 8 : 0];
-#pragma unroll
-          for (int t = 0; t < N; ++t) {
-            if constexpr (kScalesSum<T>) {
-              squares[t] = add_squares<T>(squares[t], x[d][t]);
-              x[d][t] = weighted<T>(x[d][t], of_norm);
-            } else {
-              x[d][t] = normalized<T>(x[d][t], of_norm, scale[t]);
-            }
-          }
-        }
-#pragma unroll
-        for (int c = 0; c < 2; ++c)
-#pragma unroll
-          for (int m = 0; m < M; ++m) {
-            const gpu::Vector weight = (d % 2 == 0 ? even : odd)[(m * 2 + c) * 8 * kRowVectors + d * 4];
-#pragma unroll
-            for (int t = 0; t < N; ++t) sums.template add<T>(c, m, t, weight, x[d][t]);
-          }
-#pragma unroll
-        for (int t = 0; t < N; ++t) columns.load(x[d][t], t, element, d, there);
-      }
+      const int next_units = stage + 1 < total ? x_ahead.units(units) : 0;
+      multiply_chunk<T, M, N, NORM, WHOLE>(chunk, norm_weight + place.element() / 8, place.units(units), scale,
+                                           squares, x, sums, columns, x_ahead.element(), next_units);
     }
     x_ahead.advance(parts, first_slice, rounds);
     const int slice = place.slice;
     const bool slice_ends = place.part == parts - 1, group_ends = place.advance(parts, first_slice, rounds);
     if (!slice_ends) continue;
     if constexpr (NORM && kScalesSum<T>)
-      if (active) end_squares(slice);
+      if (active) end_squares<N>(squares, shared.squares[slice] + first_column);
 
     if constexpr (CLUSTER > 1) {
 #pragma unroll
@@ -515,7 +238,8 @@ __global__ void __launch_bounds__(kThreads, 2)
         for (int t = 0; t < N; ++t) {
           const float4 sum = sums.take(m, t);
           if (exists)
-            box.send_to(static_cast<unsigned>(column_group), reinterpret_cast<float*>(&shared.sums[slice][m * N + t][lane]), sum);
+            box.send_to(static_cast<unsigned>(column_group),
+                        reinterpret_cast<float*>(&shared.sums[slice][m * N + t][lane]), sum);
         }
     } else {
       __syncthreads();  // what has been read is written over
@@ -531,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, 2)
             sum = half == 1 || round == 0 ? more : add_rn(sum, more);
           }
       if (!group_ends) continue;
-      if constexpr (NORM && kScalesSum<T>) find_scales();
+      if constexpr (NORM && kScalesSum<T>) find_scales(a, shared.squares, shared.scale);
       __syncthreads();
       if (exists) {
         float4 totals[finished];
@@ -540,7 +264,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const float4* const high = addends(1) + odd * gpu::kGroup;
 #pragma unroll
         for (int j = 0; j < finished; ++j) {
-          const int tile = 2 * j + odd < M * N ? 2 * j * gpu::kGroup : 0;
+          const int tile = (2 * j + odd < M * N ? 2 * j : -odd) * gpu::kGroup;  // or one that exists
           totals[j] = low[tile];
 #pragma unroll
           for (int i = 0; i < kSlices / 2; ++i) totals[j] = add_rn(totals[j], high[tile + i * apart]);
@@ -572,18 +296,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     to.write(a, outputs, sum, old);
   }
 
-  // The normed columns, shared out among the blocks.
   if constexpr (NORM)
     if (a.normed != nullptr)
-#pragma unroll 1
-      for (int unit = static_cast<int>(blockIdx.x) * 2 + half; unit < units; unit += static_cast<int>(gridDim.x) * 2)
-#pragma unroll
-        for (int t = 0; t < N; ++t) {
-          const int column = first_column + t * 8 + g, at = unit * kUnit + q * 8;
-          if (first_row + column < a.rows)
-            gpu::store_vector(static_cast<T*>(a.normed) + static_cast<int64_t>(first_row + column) * a.k + at,
-                              normalized<T>(gpu::load_in_place(columns.at[t] + unit * kUnit), norm_weight[at / 8], shared.scale[column]));
-        }
+      write_normed<T, N>(a, columns.at, norm_weight, shared.scale, first_row, first_column, half);
 }
 
 // What a block may have.
@@ -598,7 +313,8 @@ size_t shared_limit() {
 #endif
 }
 
-template <class T, int M, int N, bool NORM, int CLUSTER, bool WHOLE = true> void launch(const LinearArguments& a, void* stream) {
+template <class T, int M, int N, bool NORM, int CLUSTER, bool WHOLE = true>
+void launch(const LinearArguments& a, void* stream) {
   const int outputs = outputs_of(a), here = a.epilogue == Epilogue::silu_mul ? M * 8 : M * 16;
   const int groups = (outputs + here - 1) / here, each = CLUSTER > 1 ? 1 : (groups + kProcessors - 1) / kProcessors;
   const int blocks = (groups + each - 1) / each, columns = kColumnGroups * 8 * N;
@@ -649,11 +365,7 @@ template <class T> void launch_for(const LinearArguments& a, void* stream) {
 }  // namespace
 
 void linear_mma(const LinearArguments& a, void* stream) {
-#ifdef WIDE_BF16
-  launch_for<gpu::bf16>(a, stream);
-#else
   a.dtype == DType::bf16 ? launch_for<gpu::bf16>(a, stream) : launch_for<gpu::fp16>(a, stream);
-#endif
 }
 
 }  // namespace qwen3tts

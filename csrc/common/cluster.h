@@ -75,6 +75,18 @@ struct Box {
     *reinterpret_cast<float4*>(to) = v;
 #endif
   }
+  // As send(), into another block than the first, which has opened and closed its own box.
+  __device__ __forceinline__ void send_to(unsigned block, float* to, const float4& v) const {
+#if QW_HAS_CLUSTERS
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                     of_block(block, to)),
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(of_block(block, at))
+                 : "memory");
+#else
+    static_cast<void>(block);
+    *reinterpret_cast<float4*>(to) = v;
+#endif
+  }
   __device__ __forceinline__ void send(float* to, const float2& v) const {
 #if QW_HAS_CLUSTERS
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(of_first(to)),
@@ -90,11 +102,12 @@ struct Box {
   __device__ __forceinline__ static uint32_t here(const void* mine) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(mine));
   }
-  __device__ __forceinline__ static uint32_t of_first(const void* mine) {
+  __device__ __forceinline__ static uint32_t of_block(unsigned block, const void* mine) {
     uint32_t there;
-    asm("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(here(mine)));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here(mine)), "r"(block));
     return there;
   }
+  __device__ __forceinline__ static uint32_t of_first(const void* mine) { return of_block(0, mine); }
 #endif
 };
 

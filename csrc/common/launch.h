@@ -1,12 +1,14 @@
 // Launches that may start before the kernel ahead of them in the stream has ended ("programmatic dependent launch" on
 // NVIDIA from compute capability 9.0; plain launches everywhere else). For device sources only.
 //
-// Every kernel that is launched so calls gpu::launch_dependents() first and gpu::wait_for_previous() in all threads,
-// before it reads or writes anything that an earlier kernel of the stream reads or writes. Before the wait it may read
-// what no kernel writes: weights and tables. A kernel ends only after its wait, so the wait covers all earlier kernels.
+// Every kernel that is launched so calls gpu::launch_dependents() somewhere, best when its loads of weights are on their
+// way, and gpu::wait_for_previous() in all threads, before it reads or writes anything that an earlier kernel of the
+// stream reads or writes. Before the wait it may read what no kernel writes: weights and tables. A kernel ends only after
+// its wait, so the wait covers all earlier kernels.
 #pragma once
 
 #include "common/gpu.h"
+#include "common/shared_memory.h"
 
 #include <utility>
 
@@ -50,12 +52,6 @@ template <class Kernel> void allow_shared(Kernel* kernel, size_t bytes) {
 }
 
 #ifdef QWEN3TTS_CUDA
-// Percent of a multiprocessor's first-level memory that is shared memory; -1: as the driver likes. A multiprocessor must
-// be idle to change it, so kernels that want to overlap must agree.
-#ifndef QW_SHARED_CARVEOUT
-#define QW_SHARED_CARVEOUT -1
-#endif
-
 // cluster: blocks along x that form one (common/cluster.h); not heeded by cards without clusters.
 template <class... Parameters, class... Arguments>
 Status launch_dependent(void (*kernel)(Parameters...), unsigned cluster, dim3 grid, dim3 block, size_t shared,
@@ -64,22 +60,32 @@ Status launch_dependent(void (*kernel)(Parameters...), unsigned cluster, dim3 gr
   int device = 0, major = 0;
   Status status = cudaGetDevice(&device);
   if (status == kSuccess) status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (status == kSuccess && QW_SHARED_CARVEOUT >= 0)
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, QW_SHARED_CARVEOUT);
   if (status != kSuccess) return status;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = cluster;
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[3] = {};
+  unsigned count = 0;
+  if (major >= 9) {  // code for older cards does not wait
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    if (cluster > 1) {
+      attributes[count].id = cudaLaunchAttributeClusterDimension;
+      attributes[count].val.clusterDim.x = cluster;
+      attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
+      ++count;
+    }
+  }
+#if CUDART_VERSION >= 12060
+  if (qwen3tts::shared_memory_percent >= 0) {
+    attributes[count].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attributes[count++].val.sharedMemCarveout = static_cast<unsigned>(qwen3tts::shared_memory_percent);
+  }
+#endif
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = major < 9 ? 0 : cluster > 1 ? 2 : 1;  // code for older cards does not wait
+  config.numAttrs = count;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...);
 }
 #endif

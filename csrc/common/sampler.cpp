@@ -31,7 +31,8 @@ __device__ __forceinline__ uint32_t load_byte_now(const void* from) {
 __device__ __forceinline__ SamplerRow load_now(const SamplerRow* from) {
   uint32_t words[sizeof(SamplerRow) / sizeof(uint32_t)];
 #pragma unroll
-  for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); ++i) words[i] = load_now(reinterpret_cast<const uint32_t*>(from) + i);
+  for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); ++i)
+    words[i] = load_now(reinterpret_cast<const uint32_t*>(from) + i);
   SamplerRow row;
   memcpy(&row, words, sizeof(row));
   return row;
@@ -78,26 +79,59 @@ template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerAr
 
 // ---------------------------------------------------------------- pick
 
+// Every v / divisor, rounded as a division rounds. Divisions come one after another, each with a branch; this is the same
+// for all at once: a quotient from the reciprocal, corrected twice by its exact remainder, which is right while nothing
+// overflows or is subnormal. Zeros, infinities and NaN stay what they are. For what is left, divisions.
+template <int EACH> __device__ __forceinline__ void divide(float (&v)[EACH], float divisor) {
+  const auto exponent = [](float x) { return gpu::to_bits(x) >> 23 & 0xffu; };
+  const float reciprocal = gpu::div_rn(1.0f, divisor);
+  bool usual = exponent(divisor) - 103u <= 48u;  // 2^-24 and up, below 2^25
+  float quotient[EACH];
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    float q = gpu::mul_rn(v[j], reciprocal);
+    q = fmaf(fmaf(-q, divisor, v[j]), reciprocal, q);
+    q = fmaf(fmaf(-q, divisor, v[j]), reciprocal, q);
+    const bool inside = exponent(v[j]) - 67u <= 120u;  // 2^-60 and up, below 2^61
+    quotient[j] = inside ? q : v[j];
+    usual = usual && (inside || v[j] == 0.0f || exponent(v[j]) == 255u);
+  }
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) v[j] = usual ? quotient[j] : v[j];
+  if (usual) return;
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) v[j] = gpu::div_rn(v[j], divisor);
+}
+
 // Penalty, suppression and temperature: logits become keys; what is beyond the row or NaN is absent. Returns status.
 template <int EACH>
 __device__ __forceinline__ uint32_t process(const SamplerArguments& a, const SamplerRow& row, int frame,
                                             const Loaded<EACH>& in, uint32_t (&keys)[EACH]) {
-  const float penalty = row.repetition_penalty, temperature = row.do_sample != 0 ? row.temperature : 1.0f;
+  const float penalty = row.repetition_penalty;
   const int too_early = frame < row.min_frames ? a.eos_id : -1;
   uint32_t status = 0;
+  float v[EACH];
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    const int i = static_cast<int>(threadIdx.x) + j * kThreads;
-    keys[j] = 0;
-    if ((in.present >> j & 1u) == 0) continue;
-    float v = in.values[j];
-    if (!is_finite(v)) status |= kSamplerNotFinite;
-    if ((in.seen >> j & 1u) != 0 && penalty != 1.0f)
-      v = v < 0.0f ? gpu::mul_rn(v, penalty) : gpu::div_rn(v, penalty);
-    if (i == too_early || (in.suppressed >> j & 1u) != 0) v = gpu::from_bits(0xff800000u);
-    v = gpu::div_rn(v, temperature);
-    if (v != v) status |= kSamplerNoPick;
-    else keys[j] = key_of(v);
+    v[j] = in.values[j];
+    if ((in.present >> j & 1u) != 0 && !is_finite(v[j])) status |= kSamplerNotFinite;
+  }
+  if (in.seen != 0 && penalty != 1.0f) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j)
+      if ((in.seen >> j & 1u) != 0) v[j] = v[j] < 0.0f ? gpu::mul_rn(v[j], penalty) : gpu::div_rn(v[j], penalty);
+  }
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const bool excluded = static_cast<int>(threadIdx.x) + j * kThreads == too_early || (in.suppressed >> j & 1u) != 0;
+    v[j] = excluded ? gpu::from_bits(0xff800000u) : v[j];
+  }
+  divide<EACH>(v, row.do_sample != 0 ? row.temperature : 1.0f);
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const bool present = (in.present >> j & 1u) != 0;
+    if (present && v[j] != v[j]) status |= kSamplerNoPick;
+    keys[j] = present && v[j] == v[j] ? key_of(v[j]) : 0;
   }
   return status;
 }
@@ -123,17 +157,19 @@ __device__ __forceinline__ int keep_survivors(const uint32_t (&keys)[EACH], uint
     place += g < gpu::group() ? s.count[g] : 0u;
     count += s.count[g];
   }
-  const bool few = count <= kRanked;
+  if (count <= kRanked) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if ((here >> j & 1u) != 0) s.entries[place] = entry_of(keys[j], threadIdx.x + j * kThreads);
+      place += here >> j & 1u;
+    }
+    return static_cast<int>(count);
+  }
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    const uint32_t index = threadIdx.x + j * kThreads, to = place + bits_in(here & ((1u << j) - 1u));
     if ((here >> j & 1u) == 0) continue;
-    if (few) {
-      s.entries[to] = entry_of(keys[j], index);
-    } else {
-      kept.keys[to] = keys[j];
-      kept.indices[to] = static_cast<uint16_t>(index);
-    }
+    kept.keys[place] = keys[j];
+    kept.indices[place++] = static_cast<uint16_t>(threadIdx.x + j * kThreads);
   }
   return static_cast<int>(count);
 }
@@ -206,7 +242,8 @@ template <int EACH> __device__ __forceinline__ void make_up(SamplerRow& row, Loa
 }
 
 // ORDERED: in_order; a choice at run time would wait for the slot all the same.
-template <int EACH, bool ORDERED> __global__ void __launch_bounds__(kThreads, 2) sample_kernel(SamplerArguments a, int room) {
+template <int EACH, bool ORDERED>
+__global__ void __launch_bounds__(kThreads, 2) sample_kernel(SamplerArguments a, int room) {
   QW_DYNAMIC_SHARED(uint32_t, dynamic);
   __shared__ Shared s;
   const Survivors kept{dynamic, reinterpret_cast<uint16_t*>(dynamic + room)};

@@ -12,18 +12,17 @@
 //   consumers  attended -> slices of norm(x) W_gate|up         finisher  silu, * -> gated
 //   consumers  gated -> slices of W_down                       finisher  + x -> x
 //
-// Registers, shared memory: see the end of the file's history in docs/decode.md.
-#include "persistent_attention.h"
-#include "persistent_sampler.h"
+// Registers: 168 (all that 11 warps can have), no spills (sm_90). Shared memory: about 200 KB; what is
+// left serves as first-level cache.
+#include "cuda/persistent_attention.h"
+#include "cuda/persistent_sampler.h"
 
 #include "common/launch.h"
 
 #include <string>
 
 namespace qwen3tts {
-namespace {
-
-using namespace persistent;
+namespace persistent {
 
 constexpr int kFinisher = kConsumerWarps, kFiller = kFinisher + 1, kKeeper = kFiller + 1, kWarps = kKeeper + 1;
 constexpr int kBlockThreads = kWarps * 32;
@@ -45,9 +44,6 @@ struct alignas(128) BlockMemory {
   Sampling sampling;
   uint64_t full[kStages], empty[kStages], done[2], received[2], token, made, stored;
   uint32_t stuck;
-#ifdef QW_PROFILE
-  unsigned prof[64];
-#endif
 };
 
 // Uses of the exchange, as consumers and finisher count them alike.
@@ -69,7 +65,8 @@ __device__ __forceinline__ void load_tables(const PersistentArguments& a, BlockM
   constexpr int pieces = Shape::hidden / 8;
   for (int i = thread; i < (2 * Shape::layers + 1) * pieces; i += kBlockThreads) {
     const int norm = i / pieces;
-    const void* from = norm == 2 * Shape::layers ? a.norm : norm % 2 == 0 ? a.layers[norm / 2].input_norm : a.layers[norm / 2].post_norm;
+    const LayerWeights& layer = a.layers[norm / 2 < Shape::layers ? norm / 2 : 0];
+    const void* from = norm == 2 * Shape::layers ? a.norm : norm % 2 == 0 ? layer.input_norm : layer.post_norm;
     m.norms[norm][i % pieces] = static_cast<const gpu::Vector*>(from)[i % pieces];
   }
   for (int i = thread; i < Shape::layers * 16; i += kBlockThreads) {
@@ -100,7 +97,8 @@ __device__ __forceinline__ void receive_gated(GatedSlices& to, const uint32_t* f
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
       if (k == 2 && columns == 1) continue;
-      const int i = lane + 32 * k, column = columns == 2 && i >= pieces ? 1 : 0, piece = i < pieces ? i : columns == 2 ? i - pieces : i - 16;
+      const int i = lane + 32 * k, column = columns == 2 && i >= pieces ? 1 : 0;
+      const int piece = i < pieces ? i : columns == 2 ? i - pieces : i - 16;
       v[k] = load_shared_words(from + column * (Shape::intermediate / 2) + (warp * pieces + piece) * 4);
     }
 #pragma unroll
@@ -129,7 +127,8 @@ __device__ __forceinline__ void product_done(uint32_t done, int& phase) {
   ++phase;
 }
 
-__device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeArea& area, BlockMemory& m, Ring ring, int warp, Watch watch) {
+__device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeArea& area, BlockMemory& m, Ring ring, int warp,
+                                        Watch watch) {
   const int block = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
   const int copy = block % kCopies;
   const Exchange& e = area.copies[copy];
@@ -138,9 +137,6 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
   // The lane's 16 bytes of its warp's slice: of an exchanged vector, and of one in the order of its elements.
   const int piece = lane % 16, words = warp * 64 + piece * 4, plain_words = (warp + 8 * (piece / 4)) * 16 + piece % 4 * 4;
   const int pieces = warp * 4 + lane % 4;  // the lane's share of the warp's first unit
-#ifdef QW_PROFILE
-  Profile prof{static_cast<unsigned>(clock()), m.prof, threadIdx.x == 32};
-#endif
   int count = 0, phase = 0;
   uint32_t tag = 0, extra_tag = 0;
 #pragma unroll 1
@@ -152,7 +148,8 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
       x = static_cast<const uint32_t*>(a.x) + (1 - column) * (Shape::hidden / 2) + plain_words;
     } else {
       const bool last = pass == Shape::passes;
-      const int token = sample(a, area, copy, pass - 1, use.logits(pass - 1), last ? nullptr : a.inputs[pass], m.sampling, m.slow, watch QW_PROF_ARG(20));
+      const int token = sample(a, area, copy, pass - 1, use.logits(pass - 1), last ? nullptr : a.inputs[pass], m.sampling,
+                               m.slow, watch);
       if (last || token < 0) return;
       if (threadIdx.x == 0) arrive(shared_address(&m.token));
       x = reinterpret_cast<const uint32_t*>(input_row(a, pass, token)) + plain_words;
@@ -164,30 +161,23 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
       tag = use.layer(count);
       extra_tag = use.extra(count);
       const uint32_t lane_tag = column == kExtra ? extra_tag : tag;
-      normed_product<4>(ring, x, &m.norms[2 * layer][pieces], x_tag, check, columns, m.partial[phase & 1], received + 8 * (phase & 1), watch QW_PROF_ARG(0));
+      normed_product<4>(ring, x, &m.norms[2 * layer][pieces], x_tag, check, columns, m.partial[phase & 1],
+                        received + 8 * (phase & 1), watch);
       product_done(done, phase);
 
       if (pass > 0 && layer == 0) wait(stored, static_cast<uint32_t>(pass - 1) & 1u, watch);
       {
         gpu::Vector weight[2][kSteps];
         gpu::bf16* keys = static_cast<gpu::bf16*>(a.pool) + 2 * layer * a.pool_half + warp * kPositions * Shape::head_dim;
-        const AttentionPlace place{e.qkv[buffer][0], keys, keys + a.pool_half, m.attended[0], pass + 1, columns, block == warp * 16};
-        attend(place, m.tables, layer, a.eps, tag, extra_tag, watch, [&] {
-#ifdef QW_O_EARLY
-          take<2>(weight, ring, watch);
-#endif
-        } QW_PROF_ARG(3));
+        const AttentionPlace place{e.qkv[buffer][0], keys, keys + a.pool_half, m.attended[0], pass + 1, columns,
+                                   block == warp * 16};
+        attend(place, m.tables, layer, a.eps, tag, extra_tag, watch);
         if (place.stores && layer == Shape::layers - 1) {
           __syncwarp();
           if (lane == 0) arrive(shared_address(&m.made));
         }
-        QW_TICK(6);
-#ifndef QW_O_EARLY
         take<2>(weight, ring, watch);
-#endif
-        QW_TICK(7);
         consumers_barrier();
-        QW_TICK(8);
         const gpu::Vector* v = m.attended[lane_column(columns)] + pieces;
         Sums<1> sums;
         sums.clear();
@@ -196,19 +186,16 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
           sums.add([&](int) -> const gpu::Vector& { return weight[t / kSteps][t % kSteps]; }, v[t * 32]);
         sums.leave(m.partial[phase & 1], columns);
         product_done(done, phase);
-        QW_TICK(9);
       }
 
-      normed_product<6>(ring, e.attended[buffer][column] + words, &m.norms[2 * layer + 1][pieces], lane_tag, kTagBits, columns,
-                        m.partial[phase & 1], received + 8 * (phase & 1), watch QW_PROF_ARG(10));
+      normed_product<6>(ring, e.attended[buffer][column] + words, &m.norms[2 * layer + 1][pieces], lane_tag,
+                        kTagBits, columns, m.partial[phase & 1], received + 8 * (phase & 1), watch);
       product_done(done, phase);
 
       {
         gpu::Vector weight[3][kSteps];
         take<3>(weight, ring, watch);
-        QW_TICK(13);
         receive_gated(m.gated, e.gated[buffer][0], warp, columns, tag, extra_tag, watch);
-        QW_TICK(14);
         const gpu::Vector* v = &m.gated[lane_column(columns)][warp][lane % 4];
         Sums<1> sums;
         sums.clear();
@@ -217,14 +204,14 @@ __device__ __forceinline__ void consume(const PersistentArguments& a, ExchangeAr
           sums.add([&](int) -> const gpu::Vector& { return weight[t / kSteps][t % kSteps]; }, v[4 * t]);
         sums.leave(m.partial[phase & 1], columns);
         product_done(done, phase);
-        QW_TICK(15);
       }
       x = e.x[buffer][column] + words;
       x_tag = lane_tag;
       check = kTagBits;
     }
     // Of pass 0 the head wants position 1 alone, which is every lane's column from here on.
-    normed_product<2>(ring, e.x[(count - 1) & 1][kMain] + words, &m.norms[2 * Shape::layers][pieces], tag, kTagBits, 1, m.partial[phase & 1], received + 8 * (phase & 1), watch QW_PROF_ARG(17));
+    normed_product<2>(ring, e.x[(count - 1) & 1][kMain] + words, &m.norms[2 * Shape::layers][pieces], tag, kTagBits, 1,
+                      m.partial[phase & 1], received + 8 * (phase & 1), watch);
     product_done(done, phase);
   }
 }
@@ -237,17 +224,9 @@ __device__ __forceinline__ void finish_all(const PersistentArguments& a, Exchang
   const Use use{a.fault == kConstantTags};
   Finisher f{a, area, block, lane, 0.0f, 0};
   int count = 0, phase = 0;
-#ifdef QW_PROFILE
-  Profile prof{static_cast<unsigned>(clock()), m.prof + 32, lane == 0};
-#endif
-  int pk = 0;
-  static_cast<void>(pk);
   const auto next = [&]() -> const Partial& {
-    QW_TICK(2 * pk + 1);
     wait(done + 8 * (phase & 1), static_cast<uint32_t>(phase >> 1) & 1u, watch);
     __syncwarp();
-    pk = phase % 21 == 20 ? 4 : phase % 21 % 4;
-    QW_TICK(2 * pk);
     return m.partial[phase++ & 1];
   };
   // Of products behind a norm, before next(): of every second one but the heads, so of both places in turns.
@@ -280,7 +259,8 @@ __device__ __forceinline__ void finish_all(const PersistentArguments& a, Exchang
       float s[kColumns];
       scales(s, columns, layer == 0 ? kUnit : kGrow);
       f.qkv(next(), columns, s, layer == 0 ? 1.0f : kGrowth, buffer, tag, extra_tag);
-      f.residual(next(), columns, 1.0f, tag, extra_tag, [&](Exchange& e, int column) { return e.attended[buffer][column]; });
+      f.residual(next(), columns, 1.0f, tag, extra_tag,
+                 [&](Exchange& e, int column) { return e.attended[buffer][column]; });
       scales(s, columns, kGrow);
       f.gated(next(), columns, s, buffer, tag, extra_tag);
       f.residual(next(), columns, kGrowth, tag, extra_tag, [&](Exchange& e, int column) { return e.x[buffer][column]; });
@@ -319,6 +299,12 @@ __device__ __forceinline__ void keep(ExchangeArea& area, BlockMemory& m, Watch w
   }
 }
 
+}  // namespace persistent
+
+namespace {
+
+using namespace persistent;
+
 __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __grid_constant__ PersistentArguments a) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char dynamic[];
@@ -346,12 +332,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __gri
   load_tables(a, m);
   __syncthreads();
   Watch watch{nanoseconds() + static_cast<uint64_t>(a.timeout_ns), &m.stuck, 0};
-  Ring ring{shared_address(m.ring), shared_address(m.full), shared_address(m.empty), static_cast<uint32_t>(a.depth) >> 31, 0, 0};
-#ifdef QW_PROFILE
-  if (threadIdx.x < 64) m.prof[threadIdx.x] = 0;
-  __syncthreads();
-  const unsigned c0 = clock(); const uint64_t n0 = nanoseconds();
-#endif
+  const uint32_t nothing = static_cast<uint32_t>(a.depth) >> 31;
+  const Ring ring{shared_address(m.ring), shared_address(m.full), shared_address(m.empty), nothing, 0, 0};
   if (warp < kConsumerWarps) {
     consume(a, area, m, ring, warp, watch);
   } else if (warp == kFinisher) {
@@ -362,20 +344,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1) predictor_kernel(const __gri
     keep(area, m, watch);
   }
   __syncthreads();
-#ifdef QW_PROFILE
-  if (threadIdx.x == 0) { m.prof[60] = clock() - c0; m.prof[61] = nanoseconds() - n0; }
-  __syncthreads();
-  if (threadIdx.x < 64) profile[blockIdx.x][threadIdx.x] = m.prof[threadIdx.x];
-#endif
   if (threadIdx.x == 0 && m.stuck != 0) atomicOr(a.status, kPredictorStuck);
 #endif
 }
 
 }  // namespace
 
-#ifdef QW_PROFILE
-std::int64_t persistent_profile(unsigned long long* to) { return cudaMemcpyFromSymbol(to, profile, sizeof(profile)); }
-#endif
 std::int64_t persistent_exchange_bytes() { return static_cast<std::int64_t>(sizeof(ExchangeArea)); }
 
 std::string persistent_device_problem();
@@ -393,12 +367,15 @@ std::string persistent_device_problem() {
   ask(shared, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   if (major < 9) return "the card's compute capability is below 9.0";
   if (cooperative == 0) return "the card has no cooperative launches";
-  if (processors < kBlocks) return "the card has " + std::to_string(processors) + " multiprocessors, fewer than " + std::to_string(kBlocks);
+  if (processors < kBlocks)
+    return "the card has " + std::to_string(processors) + " multiprocessors, fewer than " + std::to_string(kBlocks);
   if (shared < static_cast<int>(sizeof(BlockMemory)))
-    return "a block of the card has " + std::to_string(shared) + " bytes of shared memory, fewer than " + std::to_string(sizeof(BlockMemory));
+    return "a block of the card has " + std::to_string(shared) + " bytes of shared memory, fewer than " +
+           std::to_string(sizeof(BlockMemory));
   gpu::allow_shared(&predictor_kernel, sizeof(BlockMemory));
-  gpu::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, &predictor_kernel, kBlockThreads, sizeof(BlockMemory)),
-             "persistent code predictor");
+  gpu::check(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, &predictor_kernel, kBlockThreads, sizeof(BlockMemory)),
+      "persistent code predictor");
   return resident * processors >= kBlocks ? "" : "the card has no room for all blocks at the same time";
 }
 
@@ -410,8 +387,8 @@ void persistent_predictor(const PersistentArguments& a, void* stream) {
   gpu::allow_shared(&predictor_kernel, sizeof(BlockMemory));
   PersistentArguments copy = a;
   void* parameters[] = {&copy};
-  gpu::check(cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(&predictor_kernel), dim3(kBlocks), dim3(kBlockThreads),
-                                         parameters, sizeof(BlockMemory), gpu::stream_of(stream)),
+  const void* kernel = reinterpret_cast<const void*>(&predictor_kernel);
+  gpu::check(cudaLaunchCooperativeKernel(kernel, dim3(kBlocks), dim3(kBlockThreads), parameters, sizeof(BlockMemory), gpu::stream_of(stream)),
              "launch of the persistent code predictor");
 }
 

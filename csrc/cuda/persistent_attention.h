@@ -7,7 +7,7 @@
 // need of them: its lanes 0 .. 7 the first head's scores, 8 .. 15 the second's.
 #pragma once
 
-#include "persistent_product.h"
+#include "cuda/persistent_product.h"
 
 namespace qwen3tts {
 namespace persistent {
@@ -133,10 +133,10 @@ struct AttentionPlace {
   bool stores;
 };
 
-template <class Meanwhile>
-__device__ __forceinline__ void attend(const AttentionPlace& at, const HeadTables& tables, int layer, float eps, uint32_t tag,
-                                       uint32_t extra_tag, Watch& watch, const Meanwhile& meanwhile QW_PROF_PARAM) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, kv_head = static_cast<int>(threadIdx.x) / 32, team = lane / 16, mine = lane % 16;
+__device__ __forceinline__ void attend(const AttentionPlace& at, const HeadTables& tables, int layer, float eps,
+                                       uint32_t tag, uint32_t extra_tag, Watch& watch) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, kv_head = static_cast<int>(threadIdx.x) / 32;
+  const int team = lane / 16, mine = lane % 16;
   const int old = at.columns == 2 ? 0 : at.position;  // positions whose keys are there
   const bool extra = at.columns == 2 && team == 1;    // this team's new position is position 0
   gpu::Vector keys[8], values[8];
@@ -146,7 +146,6 @@ __device__ __forceinline__ void attend(const AttentionPlace& at, const HeadTable
     keys[n] = gpu::load_weight(at.keys + offset, position < old);
     values[n] = gpu::load_weight(at.values + offset, position < old);
   }
-  meanwhile();
   constexpr int column_words = (Shape::heads + 2 * Shape::kv_heads) * Shape::head_dim / 2, head_words = Shape::head_dim / 2;
   const uint32_t* from = at.qkv + 4 * mine;
   const uint32_t* key_from = from + (extra ? column_words : 0) + (Shape::heads + kv_head) * head_words;
@@ -169,7 +168,6 @@ __device__ __forceinline__ void attend(const AttentionPlace& at, const HeadTable
         }
     } while (__any_sync(0xffffffffu, (wrong & kTagBits) != 0) && !__any_sync(0xffffffffu, watch.over()));
   }
-  QW_TICKB(0);
 #pragma unroll
   for (int n = 0; n < 3; ++n) in[n] = scaled(in[n], kGrow);
 
@@ -187,7 +185,6 @@ __device__ __forceinline__ void attend(const AttentionPlace& at, const HeadTable
   }
   a.fresh = a.fresh_score(key, lane);
   if (!has_new) a.fresh = kLowest;
-  QW_TICKB(1);
   float most = a.fresh;
 #pragma unroll
   for (int round = 0; round < 2; ++round) {
@@ -231,7 +228,8 @@ __device__ __forceinline__ void attend(const AttentionPlace& at, const HeadTable
     }
   }
   // The first team takes the first head, the second the second.
-  const float total = gpu::add_rn(team == 0 ? a.total[0] : a.total[1], gpu::shfl_xor(team == 0 ? a.total[1] : a.total[0], 16));
+  const float total =
+      gpu::add_rn(team == 0 ? a.total[0] : a.total[1], gpu::shfl_xor(team == 0 ? a.total[1] : a.total[0], 16));
   const float scale = gpu::div_rn(1.0f, total);
   float result[8];
 #pragma unroll
@@ -243,7 +241,6 @@ __device__ __forceinline__ void attend(const AttentionPlace& at, const HeadTable
 #pragma unroll
   for (int i = 0; i < 4; ++i) packed.word[i] = gpu::pack<gpu::bf16>(result[2 * i], result[2 * i + 1]);
   at.attended[(2 * kv_head + team) * 16 + mine] = packed;
-  QW_TICKB(2);
   if (extra) {  // position 0 attends to itself alone: its value
     gpu::Vector* to = at.attended + Shape::heads * 16;
     to[2 * kv_head * 16 + mine] = in[2];

@@ -16,7 +16,7 @@ constexpr int kConsumers = kConsumerWarps * 32;
 constexpr int kColumns = 2;        // of pass 0: position 1 is column 0, as later positions are; position 0 is column 1
 constexpr int kMain = 0, kExtra = 1;
 #ifndef QW_PERSISTENT_COPIES
-#define QW_PERSISTENT_COPIES 1
+#define QW_PERSISTENT_COPIES 2
 #endif
 constexpr int kCopies = QW_PERSISTENT_COPIES;  // of every exchanged word, so that not all blocks read the same lines
 
@@ -63,14 +63,6 @@ struct Watch {
   }
 };
 
-#ifdef QW_PROFILE
-__device__ unsigned long long profile[128][64];
-struct Profile { unsigned last; unsigned* acc; bool on;
-  __device__ __forceinline__ void tick(int i) { if (on) { unsigned t = clock(); acc[i] += t - last; last = t; } } };
-#define QW_TICK(i) prof.tick(i)
-#else
-#define QW_TICK(i)
-#endif
 
 // ---------------------------------------------------------------- words
 

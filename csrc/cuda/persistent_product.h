@@ -2,21 +2,13 @@
 // in the arithmetic of common/decode/linear_parts.h. For device sources only.
 #pragma once
 
-#include "persistent_ring.h"
+#include "cuda/persistent_ring.h"
 
 namespace qwen3tts {
 namespace persistent {
-#ifdef QW_PROFILE
-#define QW_PROF_PARAM , Profile& prof, int pb
-#define QW_PROF_ARG(n) , prof, n
-#define QW_TICKB(i) prof.tick(pb + i)
-#else
-#define QW_PROF_PARAM
-#define QW_PROF_ARG(n)
-#define QW_TICKB(i)
-#endif
 
-// Chain c of a unit has words c and c + 2 of a lane's 16 bytes; else words 2 c and 2 c + 1.
+// Which words of a lane's 16 bytes make chain c of a sum: c and c + 2, or 2 c and 2 c + 1, as in all other kernels. Apart
+// they save the registers that the other order has to be brought into: 2 % of the kernel's time.
 #ifndef QW_WORDS_APART
 #define QW_WORDS_APART 0
 #endif
@@ -65,7 +57,8 @@ template <int GROUPS> struct Sums {
 #pragma unroll
       for (int t = 0; t < tiles; ++t) {
         const gpu::Vector& low = weight(2 * t);
-        const gpu::Vector high = 2 * t + 1 < GROUPS ? weight(2 * t + 1 < GROUPS ? 2 * t + 1 : 0) : gpu::Vector{{0, 0, 0, 0}};
+        const gpu::Vector high =
+            2 * t + 1 < GROUPS ? weight(2 * t + 1 < GROUPS ? 2 * t + 1 : 0) : gpu::Vector{{0, 0, 0, 0}};
 #pragma unroll
         for (int n = 0; n < 2; ++n)
           gpu::mma<gpu::bf16>(c[n][t], low.word[2 * n], high.word[2 * n], low.word[2 * n + 1], high.word[2 * n + 1],
@@ -103,21 +96,19 @@ __device__ __forceinline__ float with_squares(float sum, const gpu::Vector& v) {
   return sum;
 }
 
-// The consumers' part of norm(x) W for GROUPS times 8 rows of weights and k = 1024. x: where this lane's 16 bytes of its warp's
-// slice are, `tag` what they are to say: lanes 0 .. 15 have column 0, the others column 1, or column 0 once more. norm: the
-// lane's piece of the norm's weight for the first unit, in shared memory. Exchanged words are used as they are, 2^32 times
-// too small: what comes of it is too small by as much, to the bit.
+// The consumers' part of norm(x) W for GROUPS times 8 rows of weights and k = 1024. x: where this lane's 16 bytes of its
+// warp's slice are, `tag` what they are to say: lanes 0 .. 15 have column 0, the others column 1, or column 0 once more.
+// norm: the lane's piece of the norm's weight for the first unit, in shared memory. Exchanged words are used as they are,
+// 2^32 times too small: what comes of it is too small by as much, to the bit.
 template <int GROUPS>
 __device__ __forceinline__ void normed_product(Ring& ring, const uint32_t* x, const gpu::Vector* norm, uint32_t tag,
-                                               uint32_t check, int columns, Partial& to, uint32_t received, Watch& watch QW_PROF_PARAM) {
+                                               uint32_t check, int columns, Partial& to, uint32_t received, Watch& watch) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   gpu::Vector weight[GROUPS][kSteps], norm_weight[kSteps], v[1];
   take<GROUPS>(weight, ring, watch);
 #pragma unroll
   for (int t = 0; t < kSteps; ++t) norm_weight[t] = norm[t * 32];
-  QW_TICKB(0);
   receive(v, [&](int) { return x; }, tag, check, watch);
-  QW_TICKB(1);
   if (lane < 16 * columns) to.x[lane / 16][warp][lane % 16] = v[0];
   __syncwarp();
   if (lane == 0) arrive(received);  // the finisher takes the norm's scale from it meanwhile
@@ -133,7 +124,6 @@ __device__ __forceinline__ void normed_product(Ring& ring, const uint32_t* x, co
     sums.add([&](int group) -> const gpu::Vector& { return weight[group][t]; }, u);
   }
   sums.leave(to, columns);
-  QW_TICKB(2);
 }
 
 // A logit as it is handed over: its key in the lower half, the tag and what is wrong with it in the upper one.
@@ -186,8 +176,8 @@ struct Finisher {
   }
 
   // q, k, v: 32 outputs. `scales`: of the columns. `grow`: what sums are too small by.
-  __device__ __forceinline__ void qkv(const Partial& p, int columns, const float (&scales)[kColumns], float grow, int buffer,
-                                      uint32_t tag, uint32_t extra_tag) {
+  __device__ __forceinline__ void qkv(const Partial& p, int columns, const float (&scales)[kColumns], float grow,
+                                      int buffer, uint32_t tag, uint32_t extra_tag) {
 #pragma unroll 1
     for (int column = 0; column < columns; ++column) {
       const float v = gpu::mul_rn(total(p, column, lane, grow), column == kMain ? scales[kMain] : scales[kExtra]);
@@ -196,8 +186,8 @@ struct Finisher {
     }
   }
   // silu(gate) * up: 24 outputs.
-  __device__ __forceinline__ void gated(const Partial& p, int columns, const float (&scales)[kColumns], int buffer, uint32_t tag,
-                                        uint32_t extra_tag) {
+  __device__ __forceinline__ void gated(const Partial& p, int columns, const float (&scales)[kColumns], int buffer,
+                                        uint32_t tag, uint32_t extra_tag) {
 #pragma unroll 1
     for (int column = 0; column < columns; ++column) {
       const int row = lane < 24 ? lane : 0;
@@ -216,7 +206,8 @@ struct Finisher {
     const int column = lane / 8 % 2, row = lane % 8;
     const bool mine = lane < 8 * columns;
     if (mine) x = rounded(gpu::add_rn(x, rounded(total(p, column, row, grow))));
-    send(x, mine, column == kMain ? tag : extra_tag, [&](Exchange& e) { return words(e, column) + word_place<Shape::hidden>(block * 4 + row / 2); });
+    send(x, mine, column == kMain ? tag : extra_tag,
+         [&](Exchange& e) { return words(e, column) + word_place<Shape::hidden>(block * 4 + row / 2); });
   }
   // 16 logits. After a value that did not fit they are NaN, which the picks notice.
   __device__ __forceinline__ void head(const Partial& p, float scale, int pass, uint32_t tag, const SamplerRow& row) {

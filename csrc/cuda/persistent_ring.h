@@ -6,7 +6,7 @@
 // different banks.
 #pragma once
 
-#include "persistent_exchange.h"
+#include "cuda/persistent_exchange.h"
 
 namespace qwen3tts {
 namespace persistent {
@@ -81,9 +81,7 @@ __device__ __forceinline__ void take(gpu::Vector (&to)[STAGES][kSteps], Ring& ri
   int before = 0;
 #pragma unroll
   for (int s = 0; s < STAGES; ++s) {
-#ifndef QW_NOSTREAM
     wait(ring.full + 8 * ring.slot, ring.parity, watch);
-#endif
     const uint32_t from = ring.stages + ring.slot * kStageBytes + mine;
 #pragma unroll
     for (int t = 0; t < kSteps; ++t)
@@ -134,9 +132,6 @@ __device__ __forceinline__ StageSource layer_stage(const LayerWeights& w, int bl
 
 // One warp, until the last stage of the last pass has been asked for.
 __device__ __forceinline__ void fill(const PersistentArguments& a, Ring ring, int block, Watch& watch) {
-#ifdef QW_NOSTREAM
-  return;
-#endif
   const int lane = static_cast<int>(threadIdx.x) % 32;
   uint64_t keep, pass_by;
   asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
@@ -159,21 +154,10 @@ __device__ __forceinline__ void fill(const PersistentArguments& a, Ring ring, in
     const uint32_t full = ring.full + 8 * ring.slot;
     if (lane == 0) arrive_and_expect(full, kStageRows * kRowBytes);
     __syncwarp();
-#ifdef QW_PACKED
-    if (lane == 0)
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-              ring.stages + ring.slot * kStageBytes),
-          "l"(from.first), "r"(kRowBytes * 8), "r"(full), "l"(pinned ? keep : pass_by)
-          : "memory");
-    if (false)
-#else
     if (lane < kStageRows)
-#endif
       asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-              ring.stages + ring.slot * kStageBytes + lane * kRowPitch),
-          "l"(from.first + static_cast<int64_t>(lane) * from.pitch), "r"(kRowBytes), "r"(full), "l"(pinned ? keep : pass_by)
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+          ::"r"(ring.stages + ring.slot * kStageBytes + lane * kRowPitch), "l"(from.first + static_cast<int64_t>(lane) * from.pitch), "r"(kRowBytes), "r"(full), "l"(pinned ? keep : pass_by)
           : "memory");
     __syncwarp();
     ring.next();

@@ -8,7 +8,7 @@
 // there is room for: the ways of common/sampler.cpp, which are slower here.
 #pragma once
 
-#include "persistent_product.h"
+#include "cuda/persistent_product.h"
 
 namespace qwen3tts {
 namespace persistent {
@@ -54,7 +54,9 @@ struct Sampling {
 };
 
 // Thread t owns logits 2 t, 2 t + 1, 512 + 2 t, ...
-__device__ __forceinline__ uint32_t owned(int j) { return static_cast<uint32_t>(j / 2 * 512 + 2 * static_cast<int>(threadIdx.x) + j % 2); }
+__device__ __forceinline__ uint32_t owned(int j) {
+  return static_cast<uint32_t>(j / 2 * 512 + 2 * static_cast<int>(threadIdx.x) + j % 2);
+}
 
 // Returns the status of the thread's own.
 __device__ __forceinline__ uint32_t receive_keys(uint32_t (&to)[kEach], const u64* from, uint32_t tag, Watch& watch) {
@@ -149,20 +151,22 @@ __device__ __forceinline__ int draw_from_ranked(const Sampling& s, uint32_t word
   return gpu::shfl(static_cast<int>(first > threshold ? two.y : two.w), at);
 }
 
-// The code of a pass, in all consumers; -1: this block has waited in vain. Block 0 writes it down. `table`: what it enters the next pass as, or nullptr.
-__device__ __forceinline__ int sample(const PersistentArguments& a, const ExchangeArea& area, int copy, int pass, uint32_t tag,
-                                      const void* table, Sampling& s, SlowSampling& slow, Watch& watch QW_PROF_PARAM) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, block = static_cast<int>(blockIdx.x);
+// The code of a pass, in all consumers; -1: this block has waited in vain. Block 0 writes it down. `table`: what it enters
+// the next pass as, or nullptr.
+__device__ __forceinline__ int sample(const PersistentArguments& a, const ExchangeArea& area, int copy, int pass,
+                                      uint32_t tag, const void* table, Sampling& s, SlowSampling& slow, Watch& watch) {
+  const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x);
+  const int lane = thread % 32, warp = thread / 32;
   s.bins[thread] = 0;
   s.listed[thread] = 0;
   if (thread < kFastTopK) s.ranked[thread] = make_uint2(0, 0);
   if (thread == 0) s.count = 0;
-  const uint32_t word = gpu::random_word(s.row.seed, static_cast<uint32_t>(s.frame), static_cast<uint32_t>(pass + 1), s.row.part);
+  const uint32_t word = gpu::random_word(s.row.seed, static_cast<uint32_t>(s.frame), static_cast<uint32_t>(pass + 1),
+                                         s.row.part);
   const bool draws = s.row.do_sample != 0;
   const int top_k = s.row.top_k;
   uint32_t keys[kEach];
   const uint32_t own_status = receive_keys(keys, area.copies[copy].logits[pass & 1], tag, watch);
-  QW_TICKB(0);
   uint32_t most = keys[0];
 #pragma unroll
   for (int j = 1; j < kEach; ++j) most = larger(most, keys[j]);
@@ -190,7 +194,8 @@ __device__ __forceinline__ int sample(const PersistentArguments& a, const Exchan
     const int my_bin = bin_of(gpu::sub_rn(largest, value_of(most)));
     atomicAdd(&s.bins[my_bin], 1u);
     consumers_barrier();
-    const uint4 low = reinterpret_cast<const uint4*>(s.bins)[2 * lane], high = reinterpret_cast<const uint4*>(s.bins)[2 * lane + 1];
+    const uint4* four = reinterpret_cast<const uint4*>(s.bins) + 2 * lane;
+    const uint4 low = four[0], high = four[1];
     const uint32_t eight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     uint32_t sum = 0;
 #pragma unroll
@@ -228,7 +233,8 @@ __device__ __forceinline__ int sample(const PersistentArguments& a, const Exchan
       known = true;
       // One of these will be wanted next; a block sees to it that its one is near.
       if (table != nullptr && block < count && thread < Shape::hidden * 2 / 128)
-        gpu::prefetch(static_cast<const char*>(table) + static_cast<int64_t>(index_of(s.listed[block])) * Shape::hidden * 2 + thread * 128);
+        gpu::prefetch(static_cast<const char*>(table) +
+                      static_cast<int64_t>(index_of(s.listed[block])) * Shape::hidden * 2 + thread * 128);
 #pragma unroll 1
       for (int base = 0; base < count; base += 64) {
         const int i = base + thread / 4;
@@ -247,7 +253,8 @@ __device__ __forceinline__ int sample(const PersistentArguments& a, const Exchan
         rank += gpu::shfl_xor(rank, 1);
         rank += gpu::shfl_xor(rank, 2);
         if (thread % 4 == 0 && i < count && rank < top_k)
-          s.ranked[rank] = make_uint2(gpu::exp_weight(gpu::sub_rn(value_of(static_cast<uint32_t>(entry >> 32)), largest)), index_of(entry));
+          s.ranked[rank] = make_uint2(
+              gpu::exp_weight(gpu::sub_rn(value_of(static_cast<uint32_t>(entry >> 32)), largest)), index_of(entry));
       }
       consumers_barrier();
       token = draw_from_ranked(s, word);
@@ -282,7 +289,6 @@ __device__ __forceinline__ int sample(const PersistentArguments& a, const Exchan
       if (status != 0) *a.status |= static_cast<std::int32_t>(status);
     }
   }
-  QW_TICKB(1);
   return token;
 }
 

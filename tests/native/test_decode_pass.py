@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_refused_before_anything_changes(with_kernels, monk
     for frames in (0, 33, 1.5, True):
         with pytest.raises(OptionError, match="frames_per_replay is .* from 1 to 32"):
             CustomKernels(frames_per_replay=frames)
-    with pytest.raises(OptionError, match="decode is 1; expected True or False"):
+    with pytest.raises(OptionError, match="decode is 1; expected True, False or 'auto'"):
         CustomKernels(decode=1)
     tts = with_kernels(max_streams=65, max_positions=64)
     assert isinstance(tts.engine.runtime.frames, TorchFrameDecoder)

@@ -1,6 +1,6 @@
-// talker_attention() for a few rows without tensor cores: a (row, kv head) is 2 to 16 blocks, a group of 32 lanes takes one
-// run of positions, and its first 32 positions of it (fp32: 16) are in registers by the time the row's query comes. Registers
-// are there for it, since few blocks run.
+// talker_attention() for a few rows without tensor cores: a (row, kv head) is 2 to 16 blocks, a group of 32 lanes takes
+// one run of positions, and its first 32 positions of it (fp32: 16) are in registers by the time the row's query comes.
+// Registers are there for it, since few blocks run.
 //
 // Clusters. The blocks of a (row, kv head) are one, and the runs' results meet in the shared memory of the first. Without
 // clusters, and for 16 blocks, in the workspace: see arrive().

@@ -2,6 +2,7 @@
 
 #include "common/decode/decoder_parts.h"
 #include "common/decode/linear.h"
+#include "common/shared_memory.h"
 
 namespace qwen3tts {
 namespace {
@@ -23,6 +24,11 @@ LinearArguments product(const void* x, std::int32_t k, std::int32_t rows, void* 
   a.epilogue = Epilogue::store;
   return a;
 }
+
+// Products of many rows keep their weights and sums in shared memory; with less of it, or a kernel between them that has
+// another share, the next one's blocks find no place beside this one's. Of few rows, they rather need the cache. Measured:
+// PERF_NOTES.md.
+int shared_percent(std::int32_t rows) { return rows <= 16 ? -1 : rows <= 32 ? 60 : 50; }
 
 }  // namespace
 
@@ -242,6 +248,7 @@ void Decoder::end(std::int32_t rows, const std::int32_t* slots, std::int32_t ste
 
 void Decoder::frames(std::int32_t rows, std::int32_t count, void* stream) {
   check_frames(rows, count);
+  const SharedMemoryScope scope(shared_percent(rows));
   for (std::int32_t i = 0; i < count; ++i) frame(rows, i, stream);
 }
 
@@ -268,6 +275,7 @@ void Decoder::prefill(const PackedPrompts& p, void* stream) {
   expect(p.positions >= p.prompts, std::to_string(p.positions) + " positions of " + std::to_string(p.prompts) +
                                        " prompts, expected at least one each");
   if (p.prompts == 0) return;
+  const SharedMemoryScope scope(shared_percent(p.positions));
   for (std::int32_t first = 0; first < p.positions; first += kPrefillColumns) {
     Columns columns{};
     columns.count = columns.rows = p.positions - first < kPrefillColumns ? p.positions - first : kPrefillColumns;

@@ -2,7 +2,8 @@
 // frame_sum. It takes the place of some 400 launches and gives the same bits (docs/decode.md).
 //
 // One shape, that of the released models, in bf16, on cards of compute capability 9.0 and up with at least 128
-// multiprocessors of enough shared memory (persistent_predictor_fits). One row, in slot 0; if that is idle, nothing is written.
+// multiprocessors of enough shared memory (persistent_predictor_problem). One row, in slot 0; if that is idle, nothing is
+// written.
 //
 // 128 blocks stay on the card for the whole frame and each owns every 128th part of every matrix. They hand activations to
 // each other through memory that all can see, in words that say themselves whether they are there (csrc/cuda/

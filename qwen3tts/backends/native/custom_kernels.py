@@ -5,6 +5,7 @@ residual and norms the sum, one kernel does both. The sampler picks the same cod
 whole frames on the device (docs/decode.md); what it does not make goes on as it was, with norms and sampler."""
 
 import functools
+import logging
 import math
 import secrets
 import time
@@ -29,6 +30,8 @@ from qwen3tts.model.layers import Angles, AttentionCache, DecoderBlock, RMSNorm
 from qwen3tts.model.sampling import SamplingParams
 from qwen3tts.optimization.passes import Evidence, OptimizationPass, PassContext, PassResult, check_flag, fail_option
 from qwen3tts.optimization.registry import register
+
+logger = logging.getLogger(__name__)
 
 CHECKED_PICKS = 8
 
@@ -97,6 +100,8 @@ class _State:
     picker: Any = None
     """the one that was replaced"""
     decode: InstalledDecode | None = None
+    decode_problem: str | None = None
+    """why decode="auto" has left it off"""
     marked: list[tuple[Any, str]] = field(default_factory=list)
 
 
@@ -112,8 +117,8 @@ class CustomKernels(OptimizationPass):
     """RMSNorm of talker, code predictor and codec transformer"""
     sampler: bool = True
     """the draw of every code"""
-    decode: bool = False
-    """whole frames as one replayed graph of fused kernels"""
+    decode: bool | str = False
+    """whole frames as one replayed graph of fused kernels; "auto": where the decode core fits the model"""
     frames_per_replay: int = 4
     """of the decode core: frames in one graph, 1 to 32; a row that may make fewer idles for the rest"""
     kv_positions: int | None = None
@@ -125,8 +130,10 @@ class CustomKernels(OptimizationPass):
     """ranges named after the stages for NVIDIA's (NVTX) and AMD's (ROCTX) profilers"""
 
     def __post_init__(self) -> None:
-        for name in ("norms", "sampler", "decode", "persistent_predictor", "markers"):
+        for name in ("norms", "sampler", "persistent_predictor", "markers"):
             check_flag(name, getattr(self, name))
+        if not isinstance(self.decode, bool) and self.decode != "auto":
+            fail_option("decode", self.decode, "True, False or 'auto'")
         frames = self.frames_per_replay
         if isinstance(frames, bool) or not isinstance(frames, int) or not 1 <= frames <= MAX_FRAMES_PER_REPLAY:
             fail_option("frames_per_replay", frames, f"a whole number from 1 to {MAX_FRAMES_PER_REPLAY}")
@@ -144,7 +151,7 @@ class CustomKernels(OptimizationPass):
                 NativePicker(native, model.talker)
             except KernelArgumentError as error:
                 raise OptimizationCompatibilityError(str(error)) from error
-        problem = decode_problem(model, native) if self.decode else None
+        problem = decode_problem(model, native) if self.decode is True else None
         if problem is not None:
             raise OptimizationCompatibilityError(problem)
         if self.markers and torch.version.cuda is None and torch.version.hip is None:
@@ -155,6 +162,10 @@ class CustomKernels(OptimizationPass):
         if not (self.norms or self.sampler or self.decode or self.markers):
             return self.not_applicable_result(model, "all its options are off")
         state = _State(native_of(model))
+        if self.decode == "auto":
+            state.decode_problem = decode_problem(model, state.native)
+            if state.decode_problem is not None:
+                logger.info("frames stay with the plain decoder: %s", state.decode_problem)
         if self.norms:
             for module, forward in list(_patches(model, state.native)):
                 vars(module)["forward"] = forward
@@ -162,7 +173,7 @@ class CustomKernels(OptimizationPass):
         if self.sampler:
             state.picker = model.frames.picker
             model.frames.picker = NativePicker(state.native, model.talker)
-        if self.decode:
+        if self.decode and state.decode_problem is None:
             state.decode = install(
                 model, state.native, self.frames_per_replay, self.kv_positions, self.persistent_predictor
             )
@@ -196,7 +207,7 @@ class CustomKernels(OptimizationPass):
             "norms": sum(isinstance(module, RMSNorm) for module in patched),
             "blocks": sum(isinstance(module, DecoderBlock) for module in patched),
             "sampler": result.state.picker is not None,
-            "decode": None if result.state.decode is None else result.state.decode.status(),
+            "decode": result.state.decode_problem if result.state.decode is None else result.state.decode.status(),
         }
 
     def check(self, model: Any, state: _State, context: PassContext) -> Evidence:

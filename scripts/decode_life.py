@@ -12,7 +12,6 @@ the kernels of the released sizes and little time.
 """
 
 import argparse
-import inspect
 import json
 import random
 import sys
@@ -39,8 +38,6 @@ from qwen3tts.model.sampling import SamplingParams
 from qwen3tts.runtime.protocols import RowRequest
 
 SLOTS = 64
-SWITCHES = ("persistent_predictor", "persistent_talker")
-"""arguments of NativeFrameDecoder that must not change a bit"""
 MOST_GROWTH = 32 << 20
 """bytes of the card that a life may keep: torch's own pieces"""
 
@@ -92,8 +89,13 @@ class Checks:
         """Company and form."""
         rng = random.Random(1)
         rows = [self.row(rng, frames) for _ in range(self.slots)]
-        known = inspect.signature(NativeFrameDecoder.__init__).parameters
-        return same_bits(self.core, rows, [{name: on} for name in SWITCHES if name in known for on in (False, True)])
+        core = self.core(1, graphs=False)
+        problem = core.persistent_problem
+        core.close()
+        options = [] if problem else [{"persistent_predictor": on} for on in (False, True)]
+        found = same_bits(self.core, rows, options)
+        print(f"persistent code predictor: {problem or 'in use'}", flush=True)
+        return found
 
     def lives(self, row_frames: int, seed: int = 2) -> dict[str, Any]:
         """A long life, then every row by itself."""
@@ -128,12 +130,12 @@ class Checks:
         free, total = torch.cuda.mem_get_info(self.native.device)
         return total - free
 
-    def hash(self, replays: int) -> list[dict[str, Any]]:
+    def hash(self, replays: int, frames: int = 25) -> list[dict[str, Any]]:
         """Many replays of 1, 8 and all rows."""
         found = []
         for size, part in ((1, 0.4), (8, 0.4), (self.slots, 0.2)):
             core, rng = self.core(size, frames_per_replay=1), random.Random(3)
-            rows = [self.row(rng, 25) for _ in range(size)]
+            rows = [self.row(rng, frames) for _ in range(size)]
             found.append(replays_of_one_hash(core, rows, int(replays * part)))
             core.close()
         return found

@@ -9,6 +9,7 @@ from decode_checks.drawing import DrawnTalker, draw_talker, talker_config
 from decode_checks.forcing import plain_logits
 from decode_checks.specification import specification_rows
 
+WAVES = (64,)
 FRAMES, SEEDS = 3, (1,)
 
 

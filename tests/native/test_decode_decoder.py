@@ -20,6 +20,7 @@ from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.sampling import SamplingParams
 from qwen3tts.runtime.protocols import RowRequest, Slot
 
+WAVES = (64,)
 POSITIONS = 96
 GROUPS = 3
 

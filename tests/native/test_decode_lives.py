@@ -9,6 +9,8 @@ from frame_state import EOS, LENGTH, POISON, RUNNING, State
 from qwen3tts.backends.native.sampler import SamplerRow, pack_rows, sample_reference
 from qwen3tts.model.sampling import SamplingParams
 
+WAVES = (64,)
+
 
 @pytest.fixture
 def rng(seed, request):

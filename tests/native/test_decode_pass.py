@@ -44,9 +44,9 @@ def model(tiny_checkpoint):
         tts.close()
 
 
-@pytest.fixture(params=[32, 64])
-def native(emulated, request):
-    return emulated(request.param)
+@pytest.fixture
+def native(emulated):
+    return emulated(64)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from qwen3tts.backends.native.decode.weights import store_for_kernels
 from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder
 from qwen3tts.model.sampling import SamplingParams, pick_philox
 
+WAVES = (64,)
 FRAMES, SEEDS, GROUPS = 5, (1, 2), 4
 CPU = torch.device("cpu")
 

@@ -53,8 +53,8 @@ template <class T, int M, int N, bool NORM, int CLUSTER> size_t shared_bytes(int
 // ---------------------------------------------------------------- the kernel
 
 // One chunk of weights with as many units x of columns. In the place of those come the ones that stand `next` elements
-// from the columns' begin and of which `next_units` exist. of_norm: the norm's weights from the chunk's first unit on, of
-// which `units` exist.
+// from the columns' begin and of which `next_units` exist. of_norm: the norm's weights from the chunk's first unit on,
+// of which `units` exist.
 template <class T, int M, int N, bool NORM, bool WHOLE>
 __device__ __forceinline__ void multiply_chunk(const gpu::Vector* chunk, const gpu::Vector* of_norm, int units,
                                                const float (&scale)[N], float (&squares)[N],

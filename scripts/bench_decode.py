@@ -16,11 +16,16 @@ import dataclasses
 import json
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from decode_checks.near import near_picks
 
 import qwen3tts
 from qwen3tts.backends.native import open_native
@@ -33,7 +38,7 @@ from qwen3tts.checkpoint.config import parse_config
 from qwen3tts.checkpoint.json_object import JsonObject
 from qwen3tts.model.config import TalkerConfig
 from qwen3tts.model.philox import random_words
-from qwen3tts.model.sampling import SamplingParams, exp_weights, process_talker_logits, rank
+from qwen3tts.model.sampling import SamplingParams, process_talker_logits
 from qwen3tts.model.talker import Talker
 from qwen3tts.runtime.protocols import RowRequest
 from qwen3tts.synthetic.configs import build_configs
@@ -92,7 +97,8 @@ def requests(talker: Talker, count: int, frames: int, *, prompt: int, sampled: b
 
 def speak(decoder: Any, rows: list[RowRequest], step: int, places: list[int] | None = None) -> list[torch.Tensor]:
     """All frames of the rows. places: fill other slots in between, which are released at once."""
-    slots, fillers = [], []
+    slots: list[Any] = []
+    fillers: list[Any] = []
     if places is None:
         slots = decoder.admit(rows)
     else:
@@ -146,18 +152,10 @@ class RecordingPicker(RowPicker):
         return super().talker(rows, logits)
 
 
-def distance_from_edge(logits: torch.Tensor, params: SamplingParams, word: int, codes: tuple[int, int]) -> float:
-    """How far a pick is from the other one, in logits: of a greedy pick the gap between the two; of a draw the least of
-    its distance from the boundary of a code (as a share of the whole, which moves by no more than the logits do) and
-    from the edge of the top k."""
-    if not params.do_sample:
-        return float((logits[codes[0]] - logits[codes[1]]).abs())
-    values, _ = rank(logits / params.temperature, 0)
-    edge = float(values[params.top_k - 1] - values[params.top_k]) if params.top_k else float("inf")
-    kept = values[: params.top_k or None]
-    cumulative = exp_weights(kept - kept[0]).cumsum(0).double()
-    drawn = (word >> 8) / 2.0**24
-    return min(edge, float((cumulative / cumulative[-1] - drawn).abs().min()))
+def distance(logits: torch.Tensor, params: SamplingParams, word: int, codes: tuple[int, int]) -> float:
+    """How far a pick is from being another one, in logits; infinite if they are not next to each other."""
+    near = near_picks(logits.float().cpu(), params, word, codes[0])
+    return next((found.distance for found in near if found.code == codes[1]), float("inf"))
 
 
 class Bench:
@@ -217,8 +215,8 @@ class Bench:
             plain.picker = before
         word = int(random_words(row.seed, frame, 1, 16)[0, book])
         params = row.predictor if book else row.talker
-        distance = distance_from_edge(logits, params, word, (int(a[frame, book]), int(b[frame, book])))
-        return {"frame": frame, "codebook": book, "distance": distance}
+        codes = int(a[frame, book]), int(b[frame, book])
+        return {"frame": frame, "codebook": book, "distance": distance(logits, params, word, codes)}
 
     def check_bf16(self, frames: int) -> dict[str, str]:
         """A row's codes in every company and form."""

@@ -26,7 +26,8 @@ fi
 say "building the sdist, and from it the wheel"
 export QWEN3TTS_CUDA_ARCHITECTURES="${QWEN3TTS_CUDA_ARCHITECTURES:-90}"  # one is enough to see that all of it compiles
 built="$(mktemp -d)"
-trap 'rm -rf "$built"' EXIT
+kernel_tests=""
+trap '[ -z "$kernel_tests" ] || kill "$kernel_tests" 2>/dev/null; rm -rf "$built"' EXIT
 "$python" -P -m build --no-isolation --outdir "$built" . >"$built/log" 2>&1 || { cat "$built/log"; die "the build failed"; }
 pip_install "$environment" --no-deps --no-index --force-reinstall "$built"/*.whl
 
@@ -61,17 +62,28 @@ except RuntimeError as error:
     "$python" -P scripts/hip_table.py --rocm "$rocm" --write "$built/hip_kernels.md" || status=1
 fi
 
-say "pytest"
 # PYTHONSAFEPATH keeps `python -m` in a test from importing the source folder.
-OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 QWEN3TTS_TEST_INSTALLED=1 QWEN3TTS_TEST_DIST="$built" QWEN3TTS_DASHSCOPE_WHEEL="$vocabulary" \
-    "$environment/bin/pytest" -m "not gpu" "$@" || status=$?
-if [ $# -eq 0 ]; then
+export OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 QWEN3TTS_TEST_INSTALLED=1
+export QWEN3TTS_TEST_DIST="$built" QWEN3TTS_DASHSCOPE_WHEEL="$vocabulary"
+run_pytest() { "$environment/bin/pytest" -m "not gpu" "$@"; }
+if [ $# -gt 0 ]; then
+    say "pytest"
+    run_pytest "$@" || status=$?
+else
+    say "pytest: all but the kernels, and beside it the kernels on the CPU"
+    run_pytest -p no:cacheprovider tests/native tests/emulation >"$built/kernels.log" 2>&1 &
+    kernel_tests=$!
+    run_pytest --ignore=tests/native --ignore=tests/emulation || status=$?
+    wait "$kernel_tests" || status=$?
+    kernel_tests=""
+    cat "$built/kernels.log"
+
     say "kernels on the CPU under AddressSanitizer, lanes in a random order"
     sanitized_tests=(tests/native/test_rms_norm.py tests/native/test_sampler.py tests/native/test_skinny_product.py
         tests/native/test_transposed_conv.py tests/native/test_graph.py)
     mapfile -t sanitizer < <("$python" -P tests/emulation/build.py --sanitizer-environment)
     [ ${#sanitizer[@]} -gt 0 ] || die "the sanitizer's library was not found"
-    env "${sanitizer[@]}" EMU_SEED=$((RANDOM + 1)) QWEN3TTS_TEST_SANITIZE=1 OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 QWEN3TTS_TEST_INSTALLED=1 \
+    env "${sanitizer[@]}" EMU_SEED=$((RANDOM + 1)) QWEN3TTS_TEST_SANITIZE=1 \
         "$environment/bin/pytest" -q -m "not gpu" "${sanitized_tests[@]}" || status=1
 fi
 say "finished in $((SECONDS - started)) s"

@@ -7,10 +7,26 @@ import random
 import threading
 from pathlib import Path
 
+import pytest
+
+import qwen3tts
 from qwen3tts import GenerateOptions, StreamOptions, TextStreamOptions
 from qwen3tts.errors import TextError
 
 TEXT = "The voice speaks to the world."
+GROUPS = 3
+FEW = {"num_hidden_layers": 1, "num_code_groups": GROUPS}
+NARROW = {
+    "config": {"talker_config": FEW | {"code_predictor_config": FEW | {"layer_types": ["full_attention"]}}},
+    "speech_tokenizer": {"encoder_valid_num_quantizers": GROUPS, "decoder_config": {"num_quantizers": GROUPS}},
+}
+"""less work a frame: what is tested is how many streams come and go"""
+
+
+@pytest.fixture(scope="module")
+def tts(tiny_checkpoint):
+    with qwen3tts.load(tiny_checkpoint(override=NARROW), backend="cpu") as loaded:
+        yield loaded
 
 
 def resources():

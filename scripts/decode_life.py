@@ -122,13 +122,14 @@ class Checks:
         return found | {"equal": fine}
 
     def memory(self) -> int:
-        """Bytes of the card that are in use, of anyone."""
+        """Bytes of the card that this process's torch holds, reserved and in tensors, each counted: others on the card
+        change what is free there."""
         if self.native.device.type != "cuda":
             return 0
-        torch.cuda.synchronize()
+        device = self.native.device
+        torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info(self.native.device)
-        return total - free
+        return torch.cuda.memory_reserved(device) + torch.cuda.memory_allocated(device)
 
     def hash(self, replays: int, frames: int = 25) -> list[dict[str, Any]]:
         """Many replays of 1, 8 and all rows."""

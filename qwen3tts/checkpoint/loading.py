@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -13,9 +13,12 @@ from qwen3tts.checkpoint.upload import upload
 from qwen3tts.checkpoint.weights import DtypeRule, TensorReader
 from qwen3tts.errors import WeightsError, nearest
 
-CPU = torch.device("cpu")
+CPU, META = torch.device("cpu"), torch.device("meta")
 BLOCK = 1 << 18
 """Elements that are converted and checked at a time: the check then reads what is still in the CPU's cache."""
+
+ALIGNED = 512
+"""bytes; where each tensor of a shared allocation begins, as torch's own do on a GPU"""
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,16 @@ def load_module(
     device: torch.device,
     dtype_of: DtypeRule,
     on_host: Collection[str] = (),
+    together: Callable[[str, torch.dtype], bool] = lambda key, stored: False,
 ) -> None:
     """Loads every parameter and persistent buffer of `module` from the key `prefix` + its name.
 
     Each target is allocated in `dtype_of(key, stored dtype)` on `device`, or in host memory if its name is in
     `on_host`, and filled straight from the mapped file, so that no second copy of the weights exists. Parameters get
-    requires_grad=False. Tied tensors stay tied. Raises WeightsError for a missing key, another shape, a weight that is
-    NaN or infinite, and a weight that overflows the target dtype; the module is then unusable.
+    requires_grad=False. Tied tensors stay tied. together(key, stored dtype): which tensors share one allocation on
+    `device`. When all of them are given up, all of their memory comes back; torch would put other tensors into the gaps
+    between. Raises WeightsError for a missing key, another shape, a weight that is NaN or infinite, and a weight that
+    overflows the target dtype; the module is then unusable.
     """
     slots: dict[int, list[_Slot]] = {}
     kept = {prefix + name for name in on_host}
@@ -52,7 +58,15 @@ def load_module(
     groups = list(slots.values())
     groups.sort(key=lambda group: -group[0].meta.numel())  # the largest first, so that the threads end together
     with torch.inference_mode(False):
-        tensors = [_target(group[0], reader, CPU if group[0].key in kept else device, dtype_of) for group in groups]
+        shapes = {group[0].key: _target(group[0], reader, META, dtype_of) for group in groups}
+        shared = {key: x for key, x in shapes.items() if key not in kept and together(key, reader.dtype(key))}
+        joined = dict(zip(shared, _joined(tuple(shared.values()), device), strict=True))
+        tensors = [
+            joined[key]
+            if key in joined
+            else torch.empty(like.shape, dtype=like.dtype, device=CPU if key in kept else device)
+            for key, like in shapes.items()
+        ]
     _fill([group[0].key for group in groups], tensors, reader)
     for group, tensor in zip(groups, tensors, strict=True):
         if group[0].is_parameter:
@@ -113,6 +127,16 @@ def _target(slot: _Slot, reader: TensorReader, device: torch.device, dtype_of: D
             f"{reader.folder}: tensor {slot.key!r} is {list(shape)}, expected {list(slot.meta.shape)}"
         )
     return torch.empty(shape, dtype=dtype_of(slot.key, reader.dtype(slot.key)), device=device)
+
+
+def _joined(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Uninitialized tensors like these, in one allocation."""
+    sizes = [-(-tensor.nbytes // ALIGNED) * ALIGNED for tensor in tensors]
+    parts = torch.empty(sum(sizes), dtype=torch.uint8, device=device).split(sizes) if tensors else ()
+    return [
+        part[: like.nbytes].view(like.dtype).view(like.shape).data  # its versions are not counted with the others'
+        for part, like in zip(parts, tensors, strict=True)
+    ]
 
 
 def _fill(keys: Sequence[str], targets: Sequence[Tensor], reader: TensorReader) -> None:

@@ -17,7 +17,8 @@ _holders: set[object] = set()
 _saved: list[Callable[[], None]] = []
 
 
-def _switches() -> list[tuple[Any, str, object]]:
+@functools.cache
+def _switches() -> tuple[tuple[Any, str, object], ...]:
     """(owner, attribute, exact value) of every switch this torch has."""
     backends: Any = torch.backends
     found: list[tuple[Any, str, object]] = []
@@ -30,7 +31,7 @@ def _switches() -> list[tuple[Any, str, object]]:
         found += [(backends.cuda.matmul, "allow_tf32", False), (backends.cudnn, "allow_tf32", False)]
     for name in ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction"):
         found.append((backends.cuda.matmul, name, False))
-    return found
+    return tuple(found)
 
 
 def _enter(holder: object) -> None:

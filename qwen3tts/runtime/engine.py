@@ -101,21 +101,21 @@ class Engine:
 
         x_vector: for the prompt's SPEAKER_ROW; ref_codes [R, 16]: for its REFERENCE_ROWs."""
         talker, length = self.runtime.talker, len(prompt)
-        unique, place = torch.unique(torch.tensor(prompt.text_ids + prompt.trailing_ids), return_inverse=True)
-        codec = torch.tensor(prompt.codec_ids)
-        coded = torch.nonzero(codec > NO_CODEC)[:, 0]
-        place, coded, tokens = to_device(torch.cat((place, coded, codec[coded])), talker.device).split(
-            [len(place), len(coded), len(coded)]
-        )
-        text = talker.embed_text(unique)[place]
+        unique, at = np.unique(np.array(prompt.text_ids + prompt.trailing_ids, np.int64), return_inverse=True)
+        codec = np.array(prompt.codec_ids, np.int64)
+        rows = np.flatnonzero(codec > NO_CODEC)
+        packed = torch.from_numpy(np.concatenate((at, rows, codec[rows]), dtype=np.int64))
+        place, coded, tokens = to_device(packed, talker.device).split([len(at), len(rows), len(rows)])
+        text = talker.embed_text(torch.from_numpy(unique)).index_select(0, place)
         prefill = text[:length]
         prefill.index_add_(0, coded, talker.embed_codec(tokens))
         if x_vector is not None:
-            vector = torch.tensor(x_vector).to(talker.device, talker.dtype)
-            prefill[prompt.codec_ids.index(SPEAKER_ROW)] += vector
+            vector = to_device(torch.tensor(x_vector).to(talker.dtype), talker.device)
+            prefill[prompt.codec_ids.index(SPEAKER_ROW)].add_(vector)
         if ref_codes is not None and prompt.reference_frames:
-            spoken = torch.nonzero(codec == REFERENCE_ROW)[:, 0].to(talker.device)
-            prefill[spoken] += talker.embed_frame(_codes(ref_codes).to(talker.device))
+            first = prompt.codec_ids.index(REFERENCE_ROW)  # of rows that follow one another
+            spoken = prefill[first : first + prompt.reference_frames]
+            spoken.add_(talker.embed_frame(to_device(_codes(ref_codes), talker.device)))
         return prefill, text[length:]
 
     def request(self, spec: RowSpec) -> RowRequest:

@@ -4,6 +4,7 @@ User text never meets a special token: the tokenizer object has none, and templa
 says "<|im_end|>" is therefore spelled out like any other, where the official package would end the turn.
 """
 
+import functools
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,9 +153,12 @@ class ChatTemplate:
         The text is taken as it is; clean_text() it first, unless the official package's treatment of blank space is
         what is wanted: there leading newlines change the role's third token.
         """
+        return [self.im_start_id, *self.tokenizer.encode("assistant\n" + text), *self._closing]
+
+    @functools.cached_property
+    def _closing(self) -> tuple[int, ...]:
         encode = self.tokenizer.encode
-        closing = [self.im_end_id, *encode("\n"), self.im_start_id, *encode("assistant\n")]
-        return [self.im_start_id, *encode("assistant\n" + text), *closing]
+        return self.im_end_id, *encode("\n"), self.im_start_id, *encode("assistant\n")
 
     def instruct_ids(self, instruct: str) -> list[int]:
         """The turn that describes how to speak; it comes before the other."""

@@ -58,6 +58,32 @@ def test_every_pair_of_dtypes(tmp_path: Path, stored: torch.dtype, target: torch
         assert torch.equal(loaded[key], tensor.to(target))
 
 
+def test_tensors_in_one_allocation(tmp_path: Path, seed: int) -> None:
+    """Chosen by key and stored dtype: equal to the others' loading, aligned, each with changes counted for itself."""
+    print(f"seed {seed}")
+    generator = torch.Generator().manual_seed(seed)
+    sizes = {"a.head": (7, 3), "b.head": (130, 5), "c.head": (), "none.head": (0, 4), "d.head": (9,), "body": (6, 6)}
+    tensors = {key: torch.randn(size, generator=generator).bfloat16() for key, size in sizes.items()}
+    tensors["d.head"] = tensors["d.head"].float()
+    module = module_of(sizes)
+    with reader_of(tmp_path, tensors) as reader:
+        load_module(
+            module, reader, prefix="", device=CPU, dtype_of=lambda key, stored: torch.float32,
+            together=lambda key, stored: key.endswith("head") and stored == torch.bfloat16,
+        )  # fmt: skip
+    loaded = dict(module.named_parameters())
+    for key, tensor in tensors.items():
+        assert torch.equal(loaded[key], tensor.float())
+    joined = [loaded[key] for key in ("a.head", "b.head", "c.head")]
+    assert len({tensor.untyped_storage().data_ptr() for tensor in joined}) == 1
+    assert len({loaded[key].untyped_storage().data_ptr() for key in ("a.head", "d.head", "body")}) == 3
+    assert all(tensor.storage_offset() * 4 % loading_module.ALIGNED == 0 for tensor in joined)
+    before = joined[0]._version
+    joined[1].add_(1)
+    assert joined[0]._version == before
+    assert torch.equal(joined[0], tensors["a.head"].float())
+
+
 def test_whole_checkpoint_with_prefix_and_rule(tiny_checkpoint: Callable[..., Path]) -> None:
     with open_checkpoint(tiny_checkpoint()).model_weights() as reader:
         keys = [key for key in reader if key.startswith("talker.")]

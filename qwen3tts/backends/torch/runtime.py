@@ -30,11 +30,15 @@ def stored_dtype(key: str, stored: torch.dtype, dtype: torch.dtype) -> torch.dty
 
     Heads stay in fp32 (see model.layers.Head). Tables that are only looked up stay as narrow as the file has them:
     widening a row when it is read gives the same number for half the memory."""
-    if "codec_head" in key or "lm_head" in key:
+    if _is_head(key):
         return torch.float32
     if "_embedding" in key and dtype == torch.float32 and stored in (torch.bfloat16, torch.float16):
         return stored
     return dtype
+
+
+def _is_head(key: str) -> bool:
+    return "codec_head" in key or "lm_head" in key
 
 
 def on_host(device: torch.device, options: RuntimeOptions) -> frozenset[str]:
@@ -152,6 +156,8 @@ def load_runtime(
             device=device,
             dtype_of=lambda key, stored: stored_dtype(key, stored, dtype),
             on_host=on_host(device, options),
+            # the decode core gives up these, all at once, for narrower ones
+            together=lambda key, stored: device.type == "cuda" and _is_head(key) and stored == dtype != torch.float32,
         )
     with checkpoint.codec_weights() as weights:
         load_module(codec, weights, prefix="decoder.", device=device, dtype_of=lambda key, stored: torch.float32)

@@ -112,6 +112,12 @@ def main() -> None:
         "qwen-tts": (a.official_python, a.official_path),
         "faster-qwen3-tts": (a.faster_python, a.faster_path),
     }
+    if unknown := set(a.only.split(",") if a.only else []) - set(places):
+        parser.error(f"unknown runtimes {', '.join(sorted(unknown))}; there are {', '.join(places)}")
+    if a.runs < 1 or a.frames < 1 or a.rows < 1:
+        parser.error("--runs, --frames and --rows are 1 or more")
+    if a.json and not a.json.parent.is_dir():
+        parser.error(f"there is no folder {a.json.parent} for --json")
     chosen = places if a.only is None else {name: places[name] for name in a.only.split(",")}
     peers = []
     for name, (python, path) in chosen.items():
@@ -130,6 +136,7 @@ def main() -> None:
         print(f"{name:17} {found.get('ms_per_frame', 'missing: ' + found.get('missing', ''))}")
     if a.json:
         a.json.write_text(json.dumps(result, indent=1) + "\n")
+    raise SystemExit(0 if any(peer.runs for peer in peers) else 1)
 
 
 if __name__ == "__main__":

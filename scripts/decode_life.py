@@ -184,12 +184,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     a = parser.parse_args()
+    checks = a.checks.split(",")
+    if unknown := set(checks) - {"bits", "lives", "smoke", "hash"}:
+        parser.error(f"unknown checks {', '.join(map(repr, sorted(unknown)))}; there are bits, lives, smoke and hash")
     native, found, good = open_native(a.backend), {}, True
     for preset in a.preset.split(","):
         config = talker_config(preset)
         if a.talker_layers:
             config = replace(config, transformer=replace(config.transformer, num_layers=a.talker_layers))
-        entry, fine = run(Checks(native, config, a.slots), a.checks.split(","), a.quick)
+        entry, fine = run(Checks(native, config, a.slots), checks, a.quick)
         found[preset], good = entry, good and fine
         if a.json:
             a.json.write_text(json.dumps(found, indent=1) + "\n")

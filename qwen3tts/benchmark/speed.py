@@ -104,13 +104,8 @@ def _one_row(tts: Any, settings: BenchSettings) -> dict[str, Any]:
 def _batch(tts: Any, settings: BenchSettings, rows: int) -> dict[str, Any]:
     decoder, device = tts.engine.runtime.frames, tts.device
     requests, before = batch_requests(tts, settings, rows)
-    room = decoder.room_for(requests)
-    if room < rows:
-        raise CapacityError(
-            f"There is room for {room} of {rows} texts. Load with more max_streams or kv_bytes, or measure less."
-        )
     reset_peak(device)
-    times, made = [], []
+    times, per_second = [], []
     for i in range(settings.warmup + settings.iterations):
         slots = decoder.admit(requests)
         try:
@@ -118,21 +113,21 @@ def _batch(tts: Any, settings: BenchSettings, rows: int) -> dict[str, Any]:
             seconds, frames = timed_frames(decoder, slots, settings.frames)
         finally:
             release(decoder, slots)
+        made = check_made(frames)
         if i >= settings.warmup:
-            times.append(1e3 * seconds / max(1, *frames))
-            made.append(sum(frames))
+            times.append(1e3 * seconds / max(frames))
+            per_second.append(made / seconds)
     specs = [bench_spec(tts, settings.text, settings.frames, seed) for seed in range(rows)]
     started = time.perf_counter()
     speeches = tts.engine.speak(specs)
     audio = (time.perf_counter() - started) / sum(speech.frames for speech in speeches)
-    ms = statistics.median(times)
     positions = len(requests[0].prefill) + before + settings.frames // 2
     return {
         "rows": rows,
         "positions": positions,
         **_figures("ms_per_frame", times),
-        "frames_per_second": round(1e3 * statistics.median(made) / (ms * settings.frames), 2),
-        "rtf": round(ms * settings.frames / (FRAME_MS * max(1, statistics.median(made))), 5),
+        "frames_per_second": round(statistics.median(per_second), 2),
+        "rtf": round(1e3 / (FRAME_MS * statistics.median(per_second)), 5),
         "rtf_with_audio": round(1e3 * audio / FRAME_MS, 5),
         "rows_that_ended_early": sum(count < settings.frames for count in frames),
         "bytes_per_frame": frame_bytes(tts.engine.runtime.talker, rows, positions).total,
@@ -141,11 +136,32 @@ def _batch(tts: Any, settings: BenchSettings, rows: int) -> dict[str, Any]:
 
 
 def batch_requests(tts: Any, settings: BenchSettings, rows: int) -> tuple[list[RowRequest], int]:
-    """Rows that differ in their seeds alone, and how many frames of theirs come before the timed ones."""
+    """Rows that differ in their seeds alone, and how many frames of theirs come before the timed ones. Raises
+    CapacityError where there is no room for all."""
+    decoder = tts.engine.runtime.frames
+    free = decoder.free_slots()
+    if rows > free:
+        raise CapacityError(
+            f"There are streams for {free} of {rows} texts. Load with more max_streams, or measure less."
+        )
     request = tts.engine.request(bench_spec(tts, settings.text, 1))
     before = max(0, settings.context - len(request.prefill))
     request = dataclasses.replace(request, max_frames=before + settings.frames)
-    return [dataclasses.replace(request, seed=request.seed + i) for i in range(rows)], before
+    made = [dataclasses.replace(request, seed=request.seed + i) for i in range(rows)]
+    room = decoder.room_for(made)
+    if room < rows:
+        raise CapacityError(f"There is room for {room} of {rows} texts. Load with more kv_bytes, or measure less.")
+    return made, before
+
+
+def check_made(frames: Sequence[int]) -> int:
+    """How many frames all rows made together. Raises OptionError if it is none."""
+    if sum(frames) == 0:
+        raise OptionError(
+            "All texts ended before the frames that were to be timed: ask for a shorter context, or take a model that "
+            "speaks on (python -m qwen3tts.synthetic --eos-gain 0)."
+        )
+    return sum(frames)
 
 
 def timed_frames(decoder: Any, slots: Sequence[Slot], frames: int) -> tuple[float, list[int]]:

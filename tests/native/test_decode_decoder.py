@@ -331,11 +331,44 @@ def test_a_pool_that_cannot_grow_stays_as_it_is(native, models, monkeypatch, see
     pool, captured = core.state.pool, core.captured
     assert core.room_for(rows) == 2
     assert "keys and values stay at 2 pages: no memory for 4" in caplog.text
-    assert core.most_pages == 2
     assert core.state.pool is pool
     assert core.captured is captured
     assert core.room_for(rows) == 2
     assert whole_life(core, rows[:1], 4) == want
+    # Not even one text: the refusal says so, each time.
+    long = [request(runtime, rng, text_complete=True, max_frames=40, prefill=draw(runtime, None, 4))]
+    for _ in range(2):
+        with pytest.raises(CapacityError, match="there are 2, and the device has no memory for more"):
+            core.room_for(long)
+    # Memory has come back: what failed is tried again.
+    monkeypatch.undo()
+    assert core.room_for(long) == 1
+
+
+def test_a_pool_grows_by_as_little_as_fits(native, models, monkeypatch, seed):
+    """Twice as much does not fit, in the graphs; what is needed does."""
+    runtime, rng = models("bfloat16", "plain", str(native.device)), random.Random(seed)
+    core = core_of(native, runtime, kv_positions=40, frames_per_replay=2)
+    new_core, pages = core._new_core, core.pages.pages
+
+    def full():
+        if core.state.pool.shape[2] > pages + 1:
+            raise RuntimeError("graph: out of memory")
+        return new_core()
+
+    monkeypatch.setattr(core, "_new_core", full)
+    row = request(runtime, rng, text_complete=True, max_frames=8 * (pages + 1) - 6, prefill=draw(runtime, None, 4))
+    assert core.room_for([row]) == 1
+    assert core.pages.pages == pages + 1
+
+    def broken():
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(core, "_new_core", broken)
+    pool = core.state.pool
+    with pytest.raises(RuntimeError, match="something else"):
+        core.room_for([row, row])
+    assert core.state.pool is pool
 
 
 def test_how_large_the_pool_is(models):

@@ -70,6 +70,7 @@ class NativeFrameDecoder:
         self.frames_per_replay = frames_per_replay
         size = PoolSize.of(talker, slots, max_positions, kv_bytes, kv_positions, page)
         self.pages, self.most_pages = PageAllocator(size.first, page), size.most
+        self._cannot_grow = False  # the device had no memory when that was last tried
         self.weights = DecodeWeights(talker, text_padding)
         pages_per_slot = min(self.pages.pages_for(max_positions), size.most)
         self.state = DecoderState(talker, slots, self.pages, pages_per_slot, REPLAYS_IN_FLIGHT, frames_per_replay)
@@ -148,7 +149,8 @@ class NativeFrameDecoder:
         for row in rows:
             self._check_alone(row)
         needs = [self.pages.pages_for(positions_needed(row)) for row in rows[: self.free_slots()]]
-        if sum(needs) > self.pages.free and self.pages.pages < self.most_pages:
+        # What failed once is tried again when nothing runs: an attempt costs time, and its rows wait for the running ones.
+        if sum(needs) > self.pages.free and not (self._cannot_grow and self.pages.used):
             self._grow(self.pages.used + sum(needs))
         count, free = 0, self.pages.free
         for need in needs:
@@ -156,23 +158,36 @@ class NativeFrameDecoder:
             if free < 0:
                 break
             count += 1
+        if needs and count == 0 and self.pages.used == 0:  # not even alone
+            raise CapacityError(
+                f"A text needs {positions_needed(rows[0])} positions, which take {needs[0]} pages of keys and values; "
+                f"there are {self.pages.pages}, and the device has no memory for more. Shorten the text or max_frames, "
+                "or free memory on the device."
+            )
         return count
 
     def _grow(self, wanted: int) -> None:
-        """More pages: so many, or twice as many as before. The graphs are captured anew. Where the device's memory does
-        not hold as many, the pool stays as it is from now on."""
-        pages, before = min(max(wanted, 2 * self.pages.pages), self.most_pages), self.state.pool
-        started = time.perf_counter()
+        """More pages: twice as many as before, else so many, as far as the device's memory goes; else none."""
+        now, wanted = self.pages.pages, min(wanted, self.most_pages)
+        sizes = dict.fromkeys((min(max(wanted, 2 * now), self.most_pages), wanted))
+        self._cannot_grow = not any(size > now and self._grown(size) for size in sizes)
+        if self._cannot_grow and wanted > now:
+            logger.warning("keys and values stay at %d pages: no memory for %d", now, wanted)
+
+    def _grown(self, pages: int) -> bool:
+        """Whether there are so many pages now. The graphs are captured anew."""
+        before, started = self.state.pool, time.perf_counter()
         try:
             with self._on_device():
                 self._allow([], 0)
                 self.state.upload()
                 self.state.pool = self.state.pool_of(pages)
                 made = self._new_core()
-        except torch.OutOfMemoryError:
-            self.state.pool, self.most_pages = before, self.pages.pages
-            logger.warning("keys and values stay at %d pages: no memory for %d", self.pages.pages, pages)
-            return
+        except RuntimeError as error:  # torch's own, or that of a graph, which says the same
+            self.state.pool = before
+            if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error):
+                return False
+            raise
         except BaseException:
             self.state.pool = before
             raise
@@ -182,6 +197,7 @@ class NativeFrameDecoder:
             "keys and values: %d positions, %.0f MB, captured anew in %.2f s",
             pages * self.pages.page, self.state.pool.nbytes / 1e6, time.perf_counter() - started,
         )  # fmt: skip
+        return True
 
     def _check_alone(self, row: RowRequest) -> None:
         if row.generator is not None:

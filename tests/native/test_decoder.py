@@ -91,7 +91,8 @@ class Core:
             "tables": [e.data_ptr() for e in tables], "inputs": [e.data_ptr() for e in inputs],
             "padding": self.padding.data_ptr(),
             "suppressed": self.keep(suppressed_tokens(vocab, config.codec_eos_id, device)).data_ptr(),
-            "ring": self.ring.data_ptr(), "ring_frames": ring_frames, "workspace": 0, "workspace_size": 0,
+            "ring": self.ring.data_ptr(), "ring_frames": ring_frames, "persistent_predictor": False, "workspace": 0,
+            "workspace_size": 0,
         }  # fmt: skip
         size = native.module.Decoder.workspace_bytes(self.fields)
         workspace = self.keep(torch.zeros(size, dtype=torch.uint8, device=device))

@@ -149,7 +149,7 @@ class NativeFrameDecoder:
         for row in rows:
             self._check_alone(row)
         needs = [self.pages.pages_for(positions_needed(row)) for row in rows[: self.free_slots()]]
-        # What failed once is tried again when nothing runs: an attempt costs time, and running rows give their pages back.
+        # What failed once is tried again when nothing runs: an attempt costs time, and running rows give pages back.
         if sum(needs) > self.pages.free and not (self._cannot_grow and self.pages.used):
             self._grow(self.pages.used + sum(needs))
         count, free = 0, self.pages.free

@@ -105,7 +105,7 @@ def _batch(tts: Any, settings: BenchSettings, rows: int) -> dict[str, Any]:
     decoder, device = tts.engine.runtime.frames, tts.device
     requests, before = batch_requests(tts, settings, rows)
     reset_peak(device)
-    times, per_second = [], []
+    times, took, made = [], [], []
     for i in range(settings.warmup + settings.iterations):
         slots = decoder.admit(requests)
         try:
@@ -113,21 +113,23 @@ def _batch(tts: Any, settings: BenchSettings, rows: int) -> dict[str, Any]:
             seconds, frames = timed_frames(decoder, slots, settings.frames)
         finally:
             release(decoder, slots)
-        made = check_made(frames)
+        total = check_made(frames)
         if i >= settings.warmup:
             times.append(1e3 * seconds / max(frames))
-            per_second.append(made / seconds)
+            took.append(seconds)
+            made.append(total)
     specs = [bench_spec(tts, settings.text, settings.frames, seed) for seed in range(rows)]
     started = time.perf_counter()
     speeches = tts.engine.speak(specs)
     audio = (time.perf_counter() - started) / sum(speech.frames for speech in speeches)
+    per_second = statistics.median(made) / statistics.median(took)
     positions = len(requests[0].prefill) + before + settings.frames // 2
     return {
         "rows": rows,
         "positions": positions,
         **_figures("ms_per_frame", times),
-        "frames_per_second": round(statistics.median(per_second), 2),
-        "rtf": round(1e3 / (FRAME_MS * statistics.median(per_second)), 5),
+        "frames_per_second": round(per_second, 2),
+        "rtf": round(1e3 / (FRAME_MS * per_second), 5),
         "rtf_with_audio": round(1e3 * audio / FRAME_MS, 5),
         "rows_that_ended_early": sum(count < settings.frames for count in frames),
         "bytes_per_frame": frame_bytes(tts.engine.runtime.talker, rows, positions).total,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import qwen3tts
-from qwen3tts.benchmark import floor
+from qwen3tts.benchmark import floor, speed
 from qwen3tts.benchmark.floor import frame_bytes, read_bandwidth
 from qwen3tts.benchmark.machine import describe
 from qwen3tts.benchmark.speed import BenchSettings, batch_requests, bench_spec, measure, timed_frames
@@ -63,8 +63,21 @@ def test_the_frames_that_are_timed(tts, monkeypatch):
 
 
 def test_more_rows_than_there_is_room_for(tts):
-    with pytest.raises(CapacityError, match="room for 3 of 4 texts"):
+    with pytest.raises(CapacityError, match="streams for 3 of 4 texts"):
         measure(tts, BenchSettings((4,), frames=2, iterations=1))
+    assert tts.engine.runtime.frames.free_slots() == 3
+
+
+def test_rows_that_end_early_count_what_they_made(tts, monkeypatch):
+    monkeypatch.setattr(speed, "timed_frames", lambda decoder, slots, frames: (0.5, [10, 4]))
+    (batch,) = measure(tts, BenchSettings((2,), frames=100, iterations=2, warmup=0))["batches"]
+    assert batch["ms_per_frame"] == 50.0
+    assert batch["frames_per_second"] == 28.0
+    assert batch["rtf"] == round(0.5 / (0.08 * 14), 5)
+    assert batch["rows_that_ended_early"] == 2
+    monkeypatch.setattr(speed, "timed_frames", lambda decoder, slots, frames: (0.5, [0, 0]))
+    with pytest.raises(OptionError, match="ended before the frames that were to be timed"):
+        measure(tts, BenchSettings((2,), frames=100, iterations=2, warmup=0))
     assert tts.engine.runtime.frames.free_slots() == 3
 
 

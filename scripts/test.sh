@@ -70,10 +70,12 @@ if [ $# -gt 0 ]; then
     say "pytest"
     run_pytest "$@" || status=$?
 else
-    say "pytest: all but the kernels, and beside it the kernels on the CPU"
-    run_pytest -p no:cacheprovider tests/native tests/emulation >"$built/kernels.log" 2>&1 &
+    say "pytest in two processes: the kernels on the CPU and checkpoints beside all others"
+    # No test that sends SIGINT may be in the second one: a shell's background processes ignore it.
+    beside=(tests/native tests/emulation tests/checkpoint)
+    run_pytest -p no:cacheprovider "${beside[@]}" >"$built/kernels.log" 2>&1 &
     kernel_tests=$!
-    run_pytest --ignore=tests/native --ignore=tests/emulation || status=$?
+    run_pytest "${beside[@]/#/--ignore=}" || status=$?
     wait "$kernel_tests" || status=$?
     kernel_tests=""
     cat "$built/kernels.log"

@@ -25,6 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from decode_checks.bits import first_difference
 from decode_checks.near import near_picks
 
 import qwen3tts
@@ -116,17 +117,6 @@ def speak(decoder: Any, rows: list[RowRequest], step: int, places: list[int] | N
     for slot in slots:
         decoder.release(slot)
     return [torch.cat(parts) for parts in codes.values()]
-
-
-def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> str:
-    """ "equal", or where the first difference is."""
-    for row, (x, y) in enumerate(zip(a, b, strict=True)):
-        if x.shape != y.shape:
-            return f"row {row}: {len(x)} and {len(y)} frames"
-        different = (x != y).nonzero()
-        if len(different):
-            return f"row {row}: first difference at frame {int(different[0, 0])}, codebook {int(different[0, 1])}"
-    return "equal"
 
 
 class RecordingPicker(RowPicker):
@@ -228,15 +218,15 @@ class Bench:
         together = speak(many, rows, frames)
         alone = [speak(one, [rows[i]], frames)[0] for i in (0, 5, 17, 63)]
         found = {
-            "alone and among 64": same([together[i] for i in (0, 5, 17, 63)], alone),
-            "8 and 64": same(together[:8], speak(many, rows[:8], frames)),
-            "20 and 64": same(together[:20], speak(many, rows[:20], frames)),
-            "other slots": same([together[5]], speak(many, [rows[5]], frames, [37])),
-            "1 and 4 frames a replay": same(together[:8], speak(many, rows[:8], 1)),
-            "eager and replayed": same(together, speak(eager, rows, frames)),
+            "alone and among 64": first_difference([together[i] for i in (0, 5, 17, 63)], alone),
+            "8 and 64": first_difference(together[:8], speak(many, rows[:8], frames)),
+            "20 and 64": first_difference(together[:20], speak(many, rows[:20], frames)),
+            "other slots": first_difference([together[5]], speak(many, [rows[5]], frames, [37])),
+            "1 and 4 frames a replay": first_difference(together[:8], speak(many, rows[:8], 1)),
+            "eager and replayed": first_difference(together, speak(eager, rows, frames)),
         }
         again = [speak(one, [rows[0]], frames)[0] for _ in range(20)]
-        found["20 times"] = same([together[0]] * 20, again)
+        found["20 times"] = first_difference([together[0]] * 20, again)
         return found
 
     def speed(self, talker: Talker, rows: int, depth: int) -> dict[str, Any]:

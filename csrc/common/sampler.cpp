@@ -294,19 +294,16 @@ __global__ void weights_kernel(const float* x, std::int64_t* weights, int64_t co
 // ---------------------------------------------------------------- launches
 
 // Shared memory of which a multiprocessor has no room for two, so that rows do not share one: blocks that start while the
-// kernel ahead fills the card would gather on the few multiprocessors it leaves free. 0: as it comes. Beside a product of
-// more than kMostApart rows there is no room for as much.
+// kernel ahead fills the card would gather on the few multiprocessors it leaves free. Beside a product of more than
+// kMostApart rows there is no room for as much.
 constexpr int kMostApart = 32;
-#ifndef QW_SAMPLER_APART
-#define QW_SAMPLER_APART 1
-#endif
 size_t apart_bytes() {
 #ifdef QWEN3TTS_CUDA
   int device = 0, each = 0, most = 0;
   gpu::check(cudaGetDevice(&device), "sampler");
   gpu::check(cudaDeviceGetAttribute(&each, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device), "sampler");
   gpu::check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "sampler");
-  return QW_SAMPLER_APART && each / 2 + static_cast<int>(sizeof(Shared)) <= most ? static_cast<size_t>(each / 2) : 0;
+  return each / 2 + static_cast<int>(sizeof(Shared)) <= most ? static_cast<size_t>(each / 2) : 0;
 #else
   return 0;
 #endif

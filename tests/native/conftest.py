@@ -4,12 +4,14 @@ The same tests serve all of them: tensors are made on `native.device`."""
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+import qwen3tts
 from qwen3tts.backends.native import Native, open_native, wrap_module
 
 WAVES = (32, 64)
@@ -74,3 +76,20 @@ def native(request: pytest.FixtureRequest, emulated: Callable[[int], Native]) ->
     if "decode" in request.node.path.name and not hasattr(opened.module, "Decoder"):
         pytest.skip(f"the {request.param} module is built without the decode core")
     return opened
+
+
+@pytest.fixture(scope="module")
+def model(tiny_checkpoint: Callable[[], Path]) -> Iterator[Any]:
+    with qwen3tts.load(tiny_checkpoint(), backend="cpu") as loaded:
+        yield loaded
+
+
+@pytest.fixture(params=[32, 64])
+def tts(model: Any, emulated: Callable[[int], Native], request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The model with the emulated kernels at hand."""
+    runtime = model.engine.runtime
+    runtime.native = emulated(request.param)
+    yield model
+    if model.optimization_result() is not None:
+        model.restore_optimization_plan()
+    del runtime.native

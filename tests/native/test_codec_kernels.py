@@ -18,23 +18,6 @@ from qwen3tts.model.causal import CausalConvTranspose1d, StreamState
 OPTIONS = GenerateOptions(max_frames=3, seed=7)
 
 
-@pytest.fixture(scope="module")
-def model(tiny_checkpoint):
-    with qwen3tts.load(tiny_checkpoint(), backend="cpu") as loaded:
-        yield loaded
-
-
-@pytest.fixture(params=[32, 64])
-def tts(model, emulated, request):
-    """The model with the emulated kernels at hand."""
-    runtime = model.engine.runtime
-    runtime.native = emulated(request.param)
-    yield model
-    if model.optimization_result() is not None:
-        model.restore_optimization_plan()
-    del runtime.native
-
-
 def layers_of(tts):
     return [m for m in tts.engine.runtime.codec.model.modules() if isinstance(m, CausalConvTranspose1d)]
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import qwen3tts
 from qwen3tts import GenerateOptions
 from qwen3tts.backends.native import custom_kernels
 from qwen3tts.backends.native.custom_kernels import CustomKernels
@@ -14,23 +13,6 @@ from qwen3tts.errors import OptimizationCompatibilityError, OptionError
 from qwen3tts.model.layers import DecoderBlock, RMSNorm
 
 OPTIONS = GenerateOptions(max_frames=3, seed=11)
-
-
-@pytest.fixture(scope="module")
-def model(tiny_checkpoint):
-    with qwen3tts.load(tiny_checkpoint(), backend="cpu") as loaded:
-        yield loaded
-
-
-@pytest.fixture(params=[32, 64])
-def tts(model, emulated, request):
-    """The model with the emulated kernels at hand."""
-    runtime = model.engine.runtime
-    runtime.native = emulated(request.param)
-    yield model
-    if model.optimization_result() is not None:
-        model.restore_optimization_plan()
-    del runtime.native
 
 
 def modules_with_a_forward(tts):

@@ -41,10 +41,13 @@ if [ ! -f "$vocabulary" ]; then
 fi
 
 status=0
+failed=()
+# What failed is said once more at the end, where it is not lost among thousands of lines.
+fail() { failed+=("$1"); status=1; }
 say "ruff"
-"$environment/bin/ruff" check . || status=1
+"$environment/bin/ruff" check . || fail ruff
 say "mypy"
-"$environment/bin/mypy" || status=1
+"$environment/bin/mypy" || fail mypy
 
 if [ -n "$rocm" ]; then
     say "HIP: the module without a GPU"
@@ -57,9 +60,9 @@ try:
     module.versions()
     print("HIP runtime", module.versions())
 except RuntimeError as error:
-    print("no driver:", error)') || status=1
+    print("no driver:", error)') || fail "HIP: the module without a GPU"
     say "HIP: registers and spills of every kernel on every target"
-    "$python" -P scripts/hip_table.py --rocm "$rocm" --write "$built/hip_kernels.md" || status=1
+    "$python" -P scripts/hip_table.py --rocm "$rocm" --write "$built/hip_kernels.md" || fail "HIP: registers and spills"
 fi
 
 # PYTHONSAFEPATH keeps `python -m` in a test from importing the source folder.
@@ -68,15 +71,15 @@ export QWEN3TTS_TEST_DIST="$built" QWEN3TTS_DASHSCOPE_WHEEL="$vocabulary"
 run_pytest() { "$environment/bin/pytest" -m "not gpu" "$@"; }
 if [ $# -gt 0 ]; then
     say "pytest"
-    run_pytest "$@" || status=$?
+    run_pytest "$@" || fail pytest
 else
     say "pytest in two processes: the kernels on the CPU and checkpoints beside all others"
     # No test that sends SIGINT may be in the second one: a shell's background processes ignore it.
     beside=(tests/native tests/emulation tests/checkpoint)
     run_pytest -p no:cacheprovider "${beside[@]}" >"$built/kernels.log" 2>&1 &
     kernel_tests=$!
-    run_pytest "${beside[@]/#/--ignore=}" || status=$?
-    wait "$kernel_tests" || status=$?
+    run_pytest "${beside[@]/#/--ignore=}" || fail "pytest, all but ${beside[*]}"
+    wait "$kernel_tests" || fail "pytest ${beside[*]}"
     kernel_tests=""
     cat "$built/kernels.log"
 
@@ -86,7 +89,8 @@ else
     mapfile -t sanitizer < <("$python" -P tests/emulation/build.py --sanitizer-environment)
     [ ${#sanitizer[@]} -gt 0 ] || die "the sanitizer's library was not found"
     env "${sanitizer[@]}" EMU_SEED=$((RANDOM + 1)) QWEN3TTS_TEST_SANITIZE=1 \
-        "$environment/bin/pytest" -q -m "not gpu" "${sanitized_tests[@]}" || status=1
+        "$environment/bin/pytest" -q -m "not gpu" "${sanitized_tests[@]}" || fail "kernels under AddressSanitizer"
 fi
+for stage in "${failed[@]}"; do say "FAILED: $stage"; done
 say "finished in $((SECONDS - started)) s"
 exit "$status"

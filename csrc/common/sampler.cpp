@@ -38,6 +38,25 @@ __device__ __forceinline__ SamplerRow load_now(const SamplerRow* from) {
   return row;
 }
 
+// Hides how a value came about. AMD's compiler would keep every comparison behind a lane's bits in scalar registers instead
+// of the bits, more of them than there are; elsewhere this is nothing.
+__device__ __forceinline__ void opaque(uint32_t& v) {
+#ifdef __AMDGCN__
+  asm volatile("" : "+v"(v));
+#else
+  static_cast<void>(v);
+#endif
+}
+__device__ __forceinline__ float opaque(float v) {
+  uint32_t bits = gpu::to_bits(v);
+  opaque(bits);
+  return gpu::from_bits(bits);
+}
+__device__ __forceinline__ bool bit(uint32_t v, int j) {
+  opaque(v);
+  return (v >> j & 1u) != 0;
+}
+
 // What a thread loads of its row; it owns logits threadIdx.x + j * kThreads.
 template <int EACH> struct Loaded {
   float values[EACH];
@@ -55,6 +74,7 @@ template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerAr
     in.present |= (i < a.vocab ? 1u : 0u) << j;
     in.values[j] = gpu::from_bits(load_now(logits + (i < a.vocab ? i : 0)));
   }
+  opaque(in.present);
   if (a.seen == nullptr && a.suppressed == nullptr) return in;
   // A mask that is not given is read from the logits, and not heeded.
   const void *seen = logits, *suppressed = logits;
@@ -72,6 +92,8 @@ template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerAr
     in.seen |= (masks[j][0] != 0 ? 1u : 0u) << j;
     in.suppressed |= (masks[j][1] != 0 ? 1u : 0u) << j;
   }
+  opaque(in.seen);
+  opaque(in.suppressed);
   if (a.seen == nullptr) in.seen = 0;
   if (a.suppressed == nullptr) in.suppressed = 0;
   return in;
@@ -85,7 +107,7 @@ template <int EACH> __device__ __forceinline__ Loaded<EACH> load(const SamplerAr
 template <int EACH> __device__ __forceinline__ void divide(float (&v)[EACH], float divisor) {
   const auto exponent = [](float x) { return gpu::to_bits(x) >> 23 & 0xffu; };
   const float reciprocal = gpu::div_rn(1.0f, divisor);
-  bool usual = exponent(divisor) - 103u <= 48u;  // 2^-24 and up, below 2^25
+  uint32_t unusual = exponent(divisor) - 103u <= 48u ? 0u : 1u;  // 2^-24 and up, below 2^25
   float quotient[EACH];
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
@@ -93,12 +115,13 @@ template <int EACH> __device__ __forceinline__ void divide(float (&v)[EACH], flo
     q = fmaf(fmaf(-q, divisor, v[j]), reciprocal, q);
     q = fmaf(fmaf(-q, divisor, v[j]), reciprocal, q);
     const bool inside = exponent(v[j]) - 67u <= 120u;  // 2^-60 and up, below 2^61
-    quotient[j] = inside ? q : v[j];
-    usual = usual && (inside || v[j] == 0.0f || exponent(v[j]) == 255u);
+    quotient[j] = opaque(inside ? q : v[j]);
+    unusual |= inside || v[j] == 0.0f || exponent(v[j]) == 255u ? 0u : 1u;
+    opaque(unusual);
   }
 #pragma unroll
-  for (int j = 0; j < EACH; ++j) v[j] = usual ? quotient[j] : v[j];
-  if (usual) return;
+  for (int j = 0; j < EACH; ++j) v[j] = unusual == 0 ? quotient[j] : v[j];
+  if (unusual == 0) return;
 #pragma unroll
   for (int j = 0; j < EACH; ++j) v[j] = gpu::div_rn(v[j], divisor);
 }
@@ -114,24 +137,26 @@ __device__ __forceinline__ uint32_t process(const SamplerArguments& a, const Sam
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
     v[j] = in.values[j];
-    if ((in.present >> j & 1u) != 0 && !is_finite(v[j])) status |= kSamplerNotFinite;
+    if (bit(in.present, j) && !is_finite(v[j])) status |= kSamplerNotFinite;
   }
   if (in.seen != 0 && penalty != 1.0f) {
 #pragma unroll
     for (int j = 0; j < EACH; ++j)
-      if ((in.seen >> j & 1u) != 0) v[j] = v[j] < 0.0f ? gpu::mul_rn(v[j], penalty) : gpu::div_rn(v[j], penalty);
+      if (bit(in.seen, j)) v[j] = v[j] < 0.0f ? gpu::mul_rn(v[j], penalty) : gpu::div_rn(v[j], penalty);
   }
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    const bool excluded = static_cast<int>(threadIdx.x) + j * kThreads == too_early || (in.suppressed >> j & 1u) != 0;
-    v[j] = excluded ? gpu::from_bits(0xff800000u) : v[j];
+    const bool excluded = static_cast<int>(threadIdx.x) + j * kThreads == too_early || bit(in.suppressed, j);
+    v[j] = opaque(excluded ? gpu::from_bits(0xff800000u) : v[j]);
   }
   divide<EACH>(v, row.do_sample != 0 ? row.temperature : 1.0f);
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    const bool present = (in.present >> j & 1u) != 0;
+    const bool present = bit(in.present, j);
     if (present && v[j] != v[j]) status |= kSamplerNoPick;
     keys[j] = present && v[j] == v[j] ? key_of(v[j]) : 0;
+    opaque(status);
+    opaque(keys[j]);
   }
   return status;
 }
@@ -146,6 +171,7 @@ __device__ __forceinline__ int keep_survivors(const uint32_t (&keys)[EACH], uint
   for (int j = 0; j < EACH; ++j) {
     const bool survives = keys[j] != 0 && keys[j] >= edge && gpu::sub_rn(value_of(keys[j]), largest) > -17.0f;
     here |= (survives ? 1u : 0u) << j;
+    opaque(here);
   }
   uint32_t place = scan_group(bits_in(here));
   if (gpu::group_lane() == gpu::kGroup - 1) s.count[gpu::group()] = place;
@@ -160,14 +186,14 @@ __device__ __forceinline__ int keep_survivors(const uint32_t (&keys)[EACH], uint
   if (count <= kRanked) {
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
-      if ((here >> j & 1u) != 0) s.entries[place] = entry_of(keys[j], threadIdx.x + j * kThreads);
+      if (bit(here, j)) s.entries[place] = entry_of(keys[j], threadIdx.x + j * kThreads);
       place += here >> j & 1u;
     }
     return static_cast<int>(count);
   }
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    if ((here >> j & 1u) == 0) continue;
+    if (!bit(here, j)) continue;
     kept.keys[place] = keys[j];
     kept.indices[place++] = static_cast<uint16_t>(threadIdx.x + j * kThreads);
   }

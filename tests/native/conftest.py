@@ -10,9 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from decoder_rows import PRESETS
 
 import qwen3tts
 from qwen3tts.backends.native import Native, open_native, wrap_module
+from qwen3tts.backends.native.decode.weights import store_for_kernels
 
 WAVES = (32, 64)
 """widths of the emulated waves; a module whose own WAVES has fewer is left out at the others"""
@@ -93,3 +95,22 @@ def tts(model: Any, emulated: Callable[[int], Native], request: pytest.FixtureRe
     if model.optimization_result() is not None:
         model.restore_optimization_plan()
     del runtime.native
+
+
+@pytest.fixture(scope="module")
+def models(tiny_checkpoint: Callable[..., Path]) -> Iterator[Callable[..., Any]]:
+    """models(dtype, kind, device) -> the loaded runtime, whose weights are in the form for kernels."""
+    opened: dict[tuple[str, str, str], Any] = {}
+
+    def make(dtype: str, kind: str = "plain", device: str = "cpu") -> Any:
+        if (dtype, kind, device) not in opened:
+            preset, override = PRESETS[kind]
+            folder = tiny_checkpoint(preset=preset, eos_gain=2.0, override=override)
+            tts = qwen3tts.load(folder, device=device, backend="torch", dtype=dtype)
+            opened[dtype, kind, device] = tts, store_for_kernels(tts.engine.runtime.talker)
+        return opened[dtype, kind, device][0].engine.runtime
+
+    yield make
+    for tts, form in opened.values():
+        form.restore()
+        tts.close()

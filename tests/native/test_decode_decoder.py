@@ -6,143 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from decoder_rows import FIXED_SEED, core_of, draw, life, listed, plain_of, request, whole_life
 
-import qwen3tts
 from qwen3tts.backends.native.decode.capture import bucket_for, buckets
-from qwen3tts.backends.native.decode.frame_decoder import NativeFrameDecoder
 from qwen3tts.backends.native.decode.mixed import MixedFrameDecoder
-from qwen3tts.backends.native.decode.state import PAGE, PoolSize
-from qwen3tts.backends.native.decode.weights import store_for_kernels
-from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder, positions_needed
+from qwen3tts.backends.native.decode.state import PAGE
+from qwen3tts.backends.torch.frame_decoder import positions_needed
 from qwen3tts.errors import CapacityError, NumericsError, OptionError
 from qwen3tts.model.kv_cache import kv_bytes_per_position
-from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.sampling import SamplingParams
-from qwen3tts.runtime.protocols import RowRequest, Slot
+from qwen3tts.runtime.protocols import Slot
 
 WAVES = (64,)
-POSITIONS = 96
-GROUPS = 3
-
-
-def narrow(predictor_hidden):
-    """A model of few and narrow products: the emulation takes its time for each."""
-    sizes = {"intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "num_code_groups": GROUPS}
-    predictor = sizes | {"hidden_size": predictor_hidden, "num_hidden_layers": 1}
-    return {
-        "config": {"talker_config": sizes | {"hidden_size": 32, "code_predictor_config": predictor}},
-        "speech_tokenizer": {"encoder_valid_num_quantizers": GROUPS, "decoder_config": {"num_quantizers": GROUPS}},
-    }
-
-
-PRESETS = {"plain": ("tiny", narrow(32)), "projected": ("tiny-mtp", narrow(16))}
-FIXED_SEED = 5
-"""of comparisons with torch: sums in another order may turn a draw about once in ten thousand, which a fresh seed would
-meet now and then"""
-
-
-@pytest.fixture(scope="module")
-def models(tiny_checkpoint):
-    """models(dtype, kind, device) -> the loaded runtime, whose weights are in the form for kernels."""
-    opened = {}
-
-    def make(dtype, kind="plain", device="cpu"):
-        if (dtype, kind, device) not in opened:
-            preset, override = PRESETS[kind]
-            folder = tiny_checkpoint(preset=preset, eos_gain=2.0, override=override)
-            tts = qwen3tts.load(folder, device=device, backend="torch", dtype=dtype)
-            opened[dtype, kind, device] = tts, store_for_kernels(tts.engine.runtime.talker)
-        return opened[dtype, kind, device][0].engine.runtime
-
-    yield make
-    for tts, form in opened.values():
-        form.restore()
-        tts.close()
-
-
-def padding(runtime):
-    with exact_arithmetic(runtime.device):
-        return runtime.talker.embed_text(torch.tensor([runtime.config.tts_pad_id], device=runtime.device))[0]
-
-
-def core_of(native, runtime, slots=5, frames_per_replay=3, max_positions=POSITIONS, kv_bytes=None, page=8, **others):
-    return NativeFrameDecoder(
-        native, runtime.talker, padding(runtime), slots=slots, max_positions=max_positions, kv_bytes=kv_bytes,
-        frames_per_replay=frames_per_replay, page=page, **others,
-    )  # fmt: skip
-
-
-def plain_of(runtime, slots=5):
-    return TorchFrameDecoder(
-        runtime.talker, padding(runtime), slots=slots, max_positions=POSITIONS, kv_bytes=None
-    )  # fmt: skip
-
-
-def draw(runtime, generator, rows):
-    width = runtime.talker.config.transformer.hidden_size
-    return torch.randn(rows, width, generator=generator).to(runtime.device, runtime.dtype)
-
-
-def sampling(rng):
-    if rng.random() < 0.25:
-        return SamplingParams(False, 1.0, 0, 1.0)
-    return SamplingParams(
-        True, rng.choice([0.3, 0.9, 1.0, 2.5]), rng.choice([0, 1, 3, 50, 5000]), rng.choice([1.0, 0.99, 0.8, 0.3])
-    )
-
-
-def request(runtime, rng, longest=12, **changes):
-    """A row that differs from others in everything."""
-    generator = torch.Generator().manual_seed(rng.randrange(2**40))
-    row = RowRequest(
-        prefill=draw(runtime, generator, rng.choice([1, 2, rng.randint(3, 15)])),
-        trailing=draw(runtime, generator, rng.randint(0, 5)),
-        talker=sampling(rng),
-        predictor=sampling(rng),
-        repetition_penalty=rng.choice([1.0, 1.05, 1.7]),
-        seed=rng.randrange(2**64),
-        part=rng.randrange(3),
-        max_frames=rng.randint(1, longest),
-        text_complete=rng.random() < 0.6,
-    )
-    return replace(row, **changes)
-
-
-def listed(batch):
-    """A FrameBatch in numbers that can be compared."""
-    codes = [codes[:count].tolist() for codes, count in zip(batch.codes, batch.counts, strict=True)]
-    return batch.slots, batch.counts, batch.finished, codes
-
-
-def life(decoder, runtime, rng, steps):
-    """Joins, pauses, texts, cancels and ends in a random order, which depends on what came out alone: all of that."""
-    log, waiting, spoken = [], {}, set()
-    for _ in range(steps):
-        rows = [request(runtime, rng) for _ in range(rng.choice([0, 1, 1, 2]))]
-        fit = decoder.room_for(rows)
-        slots = decoder.admit(rows[:fit])
-        waiting.update((slot, row) for slot, row in zip(slots, rows[:fit], strict=True))
-        log.append((fit, slots, decoder.free_slots(), decoder.open_slots()))
-        for slot, row in list(waiting.items()):
-            if not row.text_complete and rng.random() < 0.5:
-                more = draw(runtime, torch.Generator().manual_seed(rng.randrange(2**40)), rng.randint(0, 3))
-                last = rng.random() < 0.4
-                decoder.add_text(slot, more, last)
-                waiting[slot] = replace(row, text_complete=last)
-        asked = None if rng.random() < 0.6 else tuple(rng.sample(sorted(waiting), rng.randint(0, len(waiting))))
-        batch = decoder.advance(rng.choice([0, 1, 1, 2, 3, 4, 7]), asked)
-        log.append(listed(batch))
-        for slot, reason in zip(batch.slots, batch.finished, strict=True):
-            spoken.add(reason)
-            if reason is not None or rng.random() < 0.05:
-                decoder.release(slot)
-                decoder.release(slot)
-                del waiting[slot]
-    for slot in waiting:
-        decoder.release(slot)
-    assert spoken == {None, "eos", "length"}
-    assert decoder.open_slots() == frozenset()
-    return log
 
 
 @pytest.mark.parametrize("kind", ["plain", "projected"])
@@ -155,21 +30,6 @@ def test_codes_of_many_lives_equal_the_torch_decoder(native, models, kind):
         assert a == b, f"step {step}"
     assert core.pages.used == 0
     assert core.free_slots() == core.slots
-
-
-def whole_life(core, rows, step):
-    """Each row's codes and end, all admitted at once."""
-    slots = core.admit(rows)
-    made = {slot: [] for slot in slots}
-    ends = {}
-    while len(ends) < len(rows):
-        batch = core.advance(step, [slot for slot in slots if slot not in ends])
-        for slot, _, reason, codes in zip(*listed(batch), strict=True):
-            made[slot] += codes
-            if reason is not None:
-                ends[slot] = reason
-                core.release(slot)
-    return [(made[slot], ends[slot]) for slot in slots]
 
 
 def test_a_row_is_the_same_alone_in_any_slot_in_batches_and_for_any_frames_per_replay(native, models, seed):
@@ -298,94 +158,6 @@ def test_an_error_or_an_interrupt_of_one_row_leaves_the_others_as_they_were(nati
     core.release(good)
     core.release(stopped)
     assert (core.pages.used, core.free_slots()) == (0, 5)
-
-
-# ---------------------------------------------------------------- memory
-
-
-def test_the_pool_of_keys_and_values_grows_without_a_trace(native, models, caplog):
-    runtime = models("bfloat16", "plain", str(native.device))
-    core = core_of(native, runtime, kv_positions=9)
-    assert (core.pages.pages, core.most_pages) == (2, 60)
-    with caplog.at_level("INFO", logger="qwen3tts"):
-        got = life(core, runtime, random.Random(FIXED_SEED), 18)
-    grown = [record.message for record in caplog.records if record.message.startswith("keys and values: ")]
-    assert len(grown) >= 2
-    assert core.pages.used == 0
-    assert core.state.pool.shape[2] == core.pages.pages > 2
-    whole = core_of(native, runtime, kv_positions=10_000, graphs=False)
-    assert whole.pages.pages == whole.most_pages == 60
-    assert got == life(whole, runtime, random.Random(FIXED_SEED), 18)
-
-
-def test_a_pool_that_cannot_grow_stays_as_it_is(native, models, monkeypatch, seed, caplog):
-    runtime, rng = models("bfloat16", "plain", str(native.device)), random.Random(seed)
-    core = core_of(native, runtime, kv_positions=16, frames_per_replay=2)
-    rows = [request(runtime, rng, text_complete=True, max_frames=4, prefill=draw(runtime, g, 4)) for g in [None] * 4]
-    want = whole_life(core, rows[:1], 4)
-
-    def full(pages):
-        raise torch.OutOfMemoryError("planted")
-
-    monkeypatch.setattr(core.state, "pool_of", full)
-    pool, captured = core.state.pool, core.captured
-    assert core.room_for(rows) == 2
-    assert "keys and values stay at 2 pages: no memory for 4" in caplog.text
-    assert core.state.pool is pool
-    assert core.captured is captured
-    assert core.room_for(rows) == 2
-    assert whole_life(core, rows[:1], 4) == want
-    # Not even one text: the refusal says so, each time.
-    long = [request(runtime, rng, text_complete=True, max_frames=40, prefill=draw(runtime, None, 4))]
-    for _ in range(2):
-        with pytest.raises(CapacityError, match="there are 2, and the device has no memory for more"):
-            core.room_for(long)
-    # Memory has come back: what failed is tried again.
-    monkeypatch.undo()
-    assert core.room_for(long) == 1
-
-
-def test_a_pool_grows_by_as_little_as_fits(native, models, monkeypatch, seed):
-    """Twice as much does not fit, in the graphs; what is needed does."""
-    runtime, rng = models("bfloat16", "plain", str(native.device)), random.Random(seed)
-    core = core_of(native, runtime, kv_positions=40, frames_per_replay=2)
-    new_core, pages = core._new_core, core.pages.pages
-
-    def full():
-        if core.state.pool.shape[2] > pages + 1:
-            raise RuntimeError("graph: out of memory")
-        return new_core()
-
-    monkeypatch.setattr(core, "_new_core", full)
-    row = request(runtime, rng, text_complete=True, max_frames=8 * (pages + 1) - 6, prefill=draw(runtime, None, 4))
-    assert core.room_for([row]) == 1
-    assert core.pages.pages == pages + 1
-
-    def broken():
-        raise RuntimeError("something else")
-
-    monkeypatch.setattr(core, "_new_core", broken)
-    pool = core.state.pool
-    with pytest.raises(RuntimeError, match="something else"):
-        core.room_for([row, row])
-    assert core.state.pool is pool
-
-
-def test_how_large_the_pool_is(models):
-    talker = models("float32").talker
-    each = 8 * kv_bytes_per_position(talker.config.transformer, talker.dtype)
-    for slots, kv_bytes, kv_positions, expected in (
-        (1, None, None, (160, 400)),
-        (2, None, None, (320, 800)),
-        (16, None, None, (640, 6400)),
-        (16, None, 100_000, (6400, 6400)),
-        (1, None, 9, (2, 400)),
-        (4, 100 * each - 1, None, (99, 99)),
-        (4, 1, 5000, (1, 1)),
-        (1, 10**12, None, (400, 400)),
-    ):
-        size = PoolSize.of(talker, slots, 3200, kv_bytes, kv_positions, 8)
-        assert (size.first, size.most) == expected
 
 
 # ---------------------------------------------------------------- buckets

@@ -80,8 +80,8 @@ decode_core() { # everything that is said of it but its speed (scripts/bench_dec
     for tool in memcheck racecheck initcheck; do
         local more=()  # copies of whole tensors by torch, padding included, are not the kernels' reads
         [ "$tool" != initcheck ] || more=(--check-api-memory-access no)
-        step "sanitizer_$tool" timeout 300 compute-sanitizer --tool "$tool" "${more[@]}" --error-exitcode 9 --kernel-regex kns=qwen3tts \
-            "$python" "${life[@]}" --preset 0.6b --talker-layers 1 --slots 20 --checks smoke
+        step "sanitizer_$tool" timeout 300 compute-sanitizer --tool "$tool" "${more[@]}" --error-exitcode 9 \
+            --kernel-regex kns=qwen3tts "$python" "${life[@]}" --preset 0.6b --talker-layers 1 --slots 20 --checks smoke
         grep -hE "ERROR SUMMARY|RACECHECK SUMMARY" "$out/sanitizer_$tool.log"
     done
     unset PYTORCH_NO_CUDA_MEMORY_CACHING

@@ -150,7 +150,13 @@ def batch_requests(tts: Any, settings: BenchSettings, rows: int) -> tuple[list[R
     before = max(0, settings.context - len(request.prefill))
     request = dataclasses.replace(request, max_frames=before + settings.frames)
     made = [dataclasses.replace(request, seed=request.seed + i) for i in range(rows)]
-    room = decoder.room_for(made)
+    try:
+        room = decoder.room_for(made)
+    except CapacityError as error:
+        raise CapacityError(
+            f"No text of a context of {settings.context} and {settings.frames} frames after it can be measured; "
+            f"ask for less of them. {error}"
+        ) from error
     if room < rows:
         raise CapacityError(f"There is room for {room} of {rows} texts. Load with more kv_bytes, or measure less.")
     return made, before

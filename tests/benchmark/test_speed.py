@@ -68,6 +68,13 @@ def test_more_rows_than_there_is_room_for(tts):
     assert tts.engine.runtime.frames.free_slots() == 3
 
 
+def test_a_context_that_does_not_fit_is_named(tts):
+    too_long = r"a context of 1000000 and 7 frames .* needs \d{7} positions"
+    with pytest.raises(CapacityError, match=too_long):
+        measure(tts, BenchSettings((1,), frames=7, context=1_000_000, iterations=1))
+    assert tts.engine.runtime.frames.free_slots() == 3
+
+
 def test_rows_that_end_early_count_what_they_made(tts, monkeypatch):
     monkeypatch.setattr(speed, "timed_frames", lambda decoder, slots, frames: (0.5, [10, 4]))
     (batch,) = measure(tts, BenchSettings((2,), frames=100, iterations=2, warmup=0))["batches"]

@@ -137,4 +137,7 @@ void linear_mma(const LinearArguments& arguments, void* stream);
 // The same bits, where there is a kernel for just this shape, of up to 16 rows in bf16. False: there is none.
 bool linear_few(const LinearArguments& arguments, void* stream);
 
+// The same for 17 rows and more.
+bool linear_stream(const LinearArguments& arguments, void* stream);
+
 }  // namespace qwen3tts

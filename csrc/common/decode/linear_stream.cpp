@@ -82,16 +82,18 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
 #pragma unroll
   for (int d = 0; d < S::kUnits; ++d) x_at.load(x[d], 0, d, active);
 
-  // A cluster's block finishes the sums of one tile and group of octets, one warp for each.
-  const int rank = static_cast<int>(blockIdx.x) % cluster, row = first_row + rank / split * 16 + g;
-  const int n = group * S::kOutputs + (rank % split * own + warp) * 8 + 2 * q;
-  const bool finishes = warp < own && first_row + rank / split * 16 < a.rows;
+  // A cluster's block finishes the sums of one or two warps, a warp for each octet.
+  const int rank = static_cast<int>(blockIdx.x) % cluster, finished = rank * S::kWarpsFinished + warp / own;
+  const int row = first_row + finished / split * 16 + g, n = group * S::kOutputs + (finished % split * own + warp % own) * 8 + 2 * q;
+  const bool mine = first_row + rank * S::kWarpsFinished / split * 16 < a.rows, finishes = mine && warp < S::kItems;
   uint32_t old[2] = {};
   if constexpr (cluster > 1) {
     if (S::kEpilogue == Epilogue::residual && finishes) StreamOutputs<S>::old(a, row, n, old);
-    if (thread == 0) box.close(first_row + rank / split * 16 < a.rows ? S::kSumVectors * sizeof(float4) : 0);
+    if (thread == 0) box.close(mine ? S::kSumVectors * sizeof(float4) : 0);
     gpu::cluster_wait();
   }
+
+  const int position = (tile * split + part) % S::kWarpsFinished * own;  // where a cluster's block has this warp's sums
 
   // This lane's weights of a slot.
   const int weights_at = (part * own * 8 + g) * S::kHalves * 4 + (halves ? (half ^ (g & 1)) * 4 : 0) + q;
@@ -101,6 +103,9 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
   constexpr int squared = split == 1 ? 2 : 1;
   float squares[squared] = {};
   int slot = 0;
+  // Of pairs of slices, the first half has the even ones and the total; the odd ones come through shared memory.
+  float4* const odd_sums = sums_met + (tile * S::kOctets + part * own) * gpu::kGroup + lane;
+  float4* const totals = sums_met + (S::kItems + (tile * S::kOctets + part * own) / 2) * gpu::kGroup + lane;
 
 #pragma unroll 1
   for (int stage = 0; stage < S::kStages; ++stage) {
@@ -112,9 +117,13 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
       if (next < S::kStages) weights.copy(slots + (slot == 0 ? S::kSlots - 1 : slot - 1) * S::kStageVectors, next);
     }
     if (stage > 0) commit_copies();
+    if constexpr (S::kPairs)
+      if (half == 0 && stage > 0 && stage % S::kParts == 0)
+#pragma unroll
+        for (int o = 0; o < own; ++o) total[o] = add_rn(total[o], odd_sums[o * gpu::kGroup]);
     if (active) {
       const gpu::Vector* const here = slots + slot * S::kStageVectors + weights_at;
-      const gpu::Vector* const norm_here = norm_weight + ((first_slice<S>(half) + stage / S::kParts) * kUnit +
+      const gpu::Vector* const norm_here = norm_weight + ((first_slice<S>(half) + stage / S::kParts * S::kBetween) * kUnit +
                                                           stage % S::kParts * (S::kUnits * kStep)) / 8 + q;
       const auto weight = [&](int i) {
         return load_shared(here + (i / own * S::kWeightRows + i % own * 8) * S::kHalves * 4);
@@ -148,7 +157,7 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
     if (++slot == S::kSlots) slot = 0;
     if (stage % S::kParts != S::kParts - 1) continue;
 
-    const int round = stage / S::kParts, slice = first_slice<S>(half) + round;
+    const int round = stage / S::kParts, slice = first_slice<S>(half) + round * S::kBetween;
     if constexpr (S::kNorm) {
 #pragma unroll
       for (int i = 0; i < squared; ++i) {
@@ -161,8 +170,15 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
       if (first_row + tile * 16 < a.rows)
 #pragma unroll
         for (int o = 0; o < own; ++o)
-          box.send_to(static_cast<unsigned>(tile * split + part),
-                      reinterpret_cast<float*>(sums_met + (slice * own + o) * gpu::kGroup + lane), sums.take(o));
+          box.send_to(static_cast<unsigned>((tile * split + part) / S::kWarpsFinished),
+                      reinterpret_cast<float*>(sums_met + (slice * S::kItems + position + o) * gpu::kGroup + lane), sums.take(o));
+    } else if constexpr (S::kPairs) {
+#pragma unroll
+      for (int o = 0; o < own; ++o) {
+        const float4 sum = sums.take(o);
+        if (half == 1) odd_sums[o * gpu::kGroup] = sum;
+        else total[o] = round == 0 ? sum : add_rn(total[o], sum);
+      }
     } else if constexpr (S::kMeet) {  // the first half adds up, what the others found is kept
       float4* const to = sums_met + ((half == 0 ? 0 : 1 + round) * S::kItems + tile * S::kOctets + part * own) * gpu::kGroup + lane;
 #pragma unroll
@@ -184,17 +200,21 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
     box.wait();
     float4 sum = sums_met[warp * gpu::kGroup + lane];
 #pragma unroll
-    for (int s = 1; s < kSlices; ++s) sum = add_rn(sum, sums_met[(s * own + warp) * gpu::kGroup + lane]);
+    for (int s = 1; s < kSlices; ++s) sum = add_rn(sum, sums_met[(s * S::kItems + warp) * gpu::kGroup + lane]);
     StreamOutputs<S>::write(a, row, n, sum, old);
   } else {
-    if (S::kNorm || S::kMeet) __syncthreads();
+    if constexpr (S::kPairs)
+      if (half == 0)
+#pragma unroll
+        for (int o = own / 2; o < own; ++o) totals[(o - own / 2) * gpu::kGroup] = total[o];
+    if (S::kNorm || S::kMeet || S::kPairs) __syncthreads();
     // Each warp finishes its octets; where sums have met, every eighth item.
-    constexpr int count = S::kMeet ? (S::kItems + 7) / 8 : own;
+    constexpr int count = S::kMeet ? (S::kItems + 7) / 8 : S::kPairs ? own / 2 : own;
     int scaled = -1;
     float scale[2] = {1.0f, 1.0f};
 #pragma unroll
     for (int j = 0; j < count; ++j) {
-      const int item = S::kMeet ? warp * count + j : tile * S::kOctets + part * own + j;
+      const int item = S::kMeet ? warp * count + j : tile * S::kOctets + part * own + (S::kPairs ? half * (own / 2) : 0) + j;
       if (S::kItems % 8 != 0 && item >= S::kItems) break;
       const int of_tile = item / S::kOctets, octet = item % S::kOctets, r = of_tile * 16 + g;
       float4 sum = total[S::kMeet ? 0 : j];
@@ -202,6 +222,10 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
         sum = sums_met[item * gpu::kGroup + lane];
 #pragma unroll
         for (int s = 1; s < S::kAddendCount; ++s) sum = add_rn(sum, sums_met[(s * S::kItems + item) * gpu::kGroup + lane]);
+      }
+      if constexpr (S::kPairs) {
+        if (half == 1) sum = totals[j * gpu::kGroup];
+        sum = add_rn(sum, odd_sums[(half * (own / 2) + j) * gpu::kGroup]);
       }
       if constexpr (S::kNorm) {
         if (of_tile != scaled)
@@ -279,13 +303,13 @@ template <class K> bool fits(const LinearArguments& a) {
 }
 
 template <Epilogue EPILOGUE, class Y, int OCTETS, int STEPS, bool NORM, int HALVES, int CLUSTER, int RING, int RESIDENT,
-          int FEW_HALVES = HALVES>
+          int FEW_HALVES = HALVES, bool PAIRS = false>
 bool try_launch(const LinearArguments& a, void* stream) {
   using K = StreamKind<EPILOGUE, Y, OCTETS, STEPS, NORM>;
   constexpr int cluster = CLUSTER < kMostCluster ? CLUSTER : kMostCluster, ring = RING < kMostSlots ? RING : kMostSlots;
   if (!fits<K>(a)) return false;
-  if (a.rows <= 32) return launch<StreamShape<K, 2, FEW_HALVES, cluster, ring, RESIDENT == 2>, RESIDENT>(a, stream);
-  return launch<StreamShape<K, 4, HALVES, cluster, ring, RESIDENT == 2>, RESIDENT>(a, stream);
+  if (a.rows <= 32) return launch<StreamShape<K, 2, FEW_HALVES, cluster, ring, RESIDENT == 2, PAIRS>, RESIDENT>(a, stream);
+  return launch<StreamShape<K, 4, HALVES, cluster, ring, RESIDENT == 2, PAIRS>, RESIDENT>(a, stream);
 }
 
 }  // namespace

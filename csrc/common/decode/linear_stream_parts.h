@@ -31,31 +31,35 @@ template <Epilogue EPILOGUE, class Y, int OCTETS, int STEPS, bool NORM> struct S
 // How the 8 warps of a block share it out: TILES of 16 rows of x; HALVES, 2 if half of them takes half of the slices; the
 // rest is different octets. CLUSTER blocks share out the slices of the same weights. A stage is CHUNK units of a slice (of
 // both halves); RING of them are in shared memory.
-template <class K, int TILES, int HALVES, int CLUSTER, int RING, bool LEAN = true, int CHUNK = 4> struct StreamShape : K {
+template <class K, int TILES, int HALVES, int CLUSTER, int RING, bool LEAN = true, bool PAIRS = false, int CHUNK = 4> struct StreamShape : K {
   static constexpr int kTiles = TILES, kRows = TILES * 16, kHalves = HALVES, kCluster = CLUSTER, kUnits = CHUNK;
   static constexpr int kSplit = kThreads / gpu::kGroup / TILES / HALVES, kOwn = K::kOctets / kSplit;
   static constexpr int kBlockSlices = kSlices / CLUSTER, kOwnSlices = kBlockSlices / HALVES;
+  static constexpr bool kPairs = PAIRS;
+  static constexpr int kBetween = PAIRS ? 2 : 1;  // slices of a half
   static constexpr int kParts = K::kSteps / CHUNK, kStages = kOwnSlices * kParts;
   static constexpr int kSlots = RING < kStages ? RING : kStages;
   static constexpr int kStageVectors = CHUNK * K::kWeightRows * HALVES * 4;
   static constexpr int kAhead = kOwn < 4 ? kOwn : 4;  // weights of octets that a lane reads ahead
   static constexpr int kNormVectors = K::kNorm ? K::kK / 8 : 0;
   // Sums that meet in shared memory, of a tile and octet each: float4 [lane].
-  static constexpr bool kMeet = CLUSTER > 1 || HALVES > 1 || LEAN;
-  static constexpr int kItems = CLUSTER > 1 ? kOwn : TILES * K::kOctets;
+  static constexpr bool kMeet = !PAIRS && (CLUSTER > 1 || HALVES > 1 || LEAN);
+  static constexpr int kWarpsFinished = TILES * kSplit / (CLUSTER > 1 ? CLUSTER : 1);  // whose sums a cluster's block finishes
+  static constexpr int kItems = CLUSTER > 1 ? kWarpsFinished * kOwn : TILES * K::kOctets;
   static constexpr int kAddendCount = CLUSTER > 1 ? kSlices : HALVES > 1 ? 1 + kOwnSlices : 1;
-  static constexpr int kSumVectors = kMeet ? kAddendCount * kItems * gpu::kGroup : 0;
+  static constexpr int kSumVectors = PAIRS ? kItems * gpu::kGroup * 3 / 2 : kMeet ? kAddendCount * kItems * gpu::kGroup : 0;
   static constexpr int kStagedVectors = K::kSilu ? kRows * K::kOutputs / 8 : 0;  // of y
   static constexpr size_t kShared =
       sizeof(gpu::Vector) * (kSlots * kStageVectors + kNormVectors + kSumVectors + kStagedVectors);
   static_assert(K::kOctets % kSplit == 0 && K::kSteps % CHUNK == 0, "whole octets and stages");
-  static_assert(CLUSTER == 1 || (TILES * kSplit == CLUSTER && !K::kNorm && !K::kSilu), "a block finishes a warp's sums");
+  static_assert(CLUSTER == 1 || (TILES * kSplit % CLUSTER == 0 && kItems <= 8 && !K::kNorm && !K::kSilu), "a block finishes a warp's sums");
+  static_assert(!PAIRS || (HALVES == 2 && CLUSTER == 1 && kOwn % 2 == 0 && kParts >= 2), "the sums of the odd slices wait");
   static_assert(HALVES == 2 || K::kOctets % 2 == 0, "16 rows at a time");
 };
 
 // The slices that a half of this block takes begin with this one.
 template <class S> __device__ __forceinline__ int first_slice(int half) {
-  return static_cast<int>(blockIdx.x) % S::kCluster * S::kBlockSlices + half * S::kOwnSlices;
+  return static_cast<int>(blockIdx.x) % S::kCluster * S::kBlockSlices + half * (S::kPairs ? 1 : S::kOwnSlices);
 }
 
 // As copy_async; what lies beside it in 128 bytes comes into the second-level cache.
@@ -130,7 +134,7 @@ template <class S> struct StreamWeights {
   }
   __device__ __forceinline__ void copy(gpu::Vector* slot, int stage) const {
     constexpr int64_t between = static_cast<int64_t>(S::kSilu ? kAtOnce / 2 : kAtOnce) * S::kK;
-    const gpu::bf16* source = from + stage / S::kParts * kUnit + stage % S::kParts * (S::kUnits * kStep);
+    const gpu::bf16* source = from + stage / S::kParts * (S::kBetween * kUnit) + stage % S::kParts * (S::kUnits * kStep);
 #pragma unroll
     for (int i = 0; i < S::kWeightRows / kAtOnce; ++i)
       copy_ahead(slot + to + i * kAtOnce * S::kHalves * 4, source + i * between);
@@ -152,7 +156,7 @@ template <class S> struct StreamRows {
     }
   }
   __device__ __forceinline__ void load(gpu::Vector (&v)[2], int stage, int unit, bool wanted) const {
-    const int offset = stage / S::kParts * kUnit + stage % S::kParts * (S::kUnits * kStep) + unit * kStep;
+    const int offset = stage / S::kParts * (S::kBetween * kUnit) + stage % S::kParts * (S::kUnits * kStep) + unit * kStep;
 #pragma unroll
     for (int i = 0; i < 2; ++i) load_over(v[i], at[i] + offset, wanted);
   }

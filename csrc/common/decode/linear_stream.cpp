@@ -86,9 +86,11 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
   const int rank = static_cast<int>(blockIdx.x) % cluster, finished = rank * S::kWarpsFinished + warp / own;
   const int row = first_row + finished / split * 16 + g, n = group * S::kOutputs + (finished % split * own + warp % own) * 8 + 2 * q;
   const bool mine = first_row + rank * S::kWarpsFinished / split * 16 < a.rows, finishes = mine && warp < S::kItems;
-  uint32_t old[2] = {};
+  __shared__ uint32_t old_of[cluster > 1 ? 2 : 1][kThreads];  // y before; on its way with the next stage's weights
   if constexpr (cluster > 1) {
-    if (S::kEpilogue == Epilogue::residual && finishes) StreamOutputs<S>::old(a, row, n, old);
+    if (S::kEpilogue == Epilogue::residual && finishes)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) copy_word(&old_of[i][thread], StreamOutputs<S>::place(a, row + 8 * i, n));
     if (thread == 0) box.close(mine ? S::kSumVectors * sizeof(float4) : 0);
     gpu::cluster_wait();
   }
@@ -197,7 +199,9 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
 
   if constexpr (cluster > 1) {
     if (!finishes) return;
+    wait_for_copies<0>();
     box.wait();
+    const uint32_t old[2] = {old_of[0][thread], old_of[1][thread]};
     float4 sum = sums_met[warp * gpu::kGroup + lane];
 #pragma unroll
     for (int s = 1; s < kSlices; ++s) sum = add_rn(sum, sums_met[(s * S::kItems + warp) * gpu::kGroup + lane]);
@@ -208,38 +212,40 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
 #pragma unroll
         for (int o = own / 2; o < own; ++o) totals[(o - own / 2) * gpu::kGroup] = total[o];
     if (S::kNorm || S::kMeet || S::kPairs) __syncthreads();
-    // Each warp finishes its octets; where sums have met, every eighth item.
-    constexpr int count = S::kMeet ? (S::kItems + 7) / 8 : S::kPairs ? own / 2 : own;
-    int scaled = -1;
-    float scale[2] = {1.0f, 1.0f};
+    // Each warp finishes its octets; where sums have met, its share of them, all of one tile.
+    constexpr int count = S::kMeet ? S::kItems / 8 : S::kPairs ? own / 2 : own;
+    static_assert(!S::kMeet || (S::kItems % 8 == 0 && S::kOctets % count == 0), "one tile");
+    const int lane_now = anew(lane), first = S::kMeet ? warp * count : tile * S::kOctets + part * own + (S::kPairs ? half * count : 0);
+    const int r = first / S::kOctets * 16 + lane_now / 4;
+    float scale[2];
+    if constexpr (S::kNorm)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) scale[i] = norm_scale<S::kK>(sum_of_slices(&squares_of[0][r + 8 * i], S::kRows), a.eps);
+    const float4* const met = sums_met + first * gpu::kGroup + lane_now;
 #pragma unroll
     for (int j = 0; j < count; ++j) {
-      const int item = S::kMeet ? warp * count + j : tile * S::kOctets + part * own + (S::kPairs ? half * (own / 2) : 0) + j;
-      if (S::kItems % 8 != 0 && item >= S::kItems) break;
-      const int of_tile = item / S::kOctets, octet = item % S::kOctets, r = of_tile * 16 + g;
+      const int octet = first % S::kOctets + j;
       float4 sum = total[S::kMeet ? 0 : j];
       if constexpr (S::kMeet) {
-        sum = sums_met[item * gpu::kGroup + lane];
+        sum = met[j * gpu::kGroup];
 #pragma unroll
-        for (int s = 1; s < S::kAddendCount; ++s) sum = add_rn(sum, sums_met[(s * S::kItems + item) * gpu::kGroup + lane]);
+        for (int s = 1; s < S::kAddendCount; ++s) sum = add_rn(sum, met[(s * S::kItems + j) * gpu::kGroup]);
       }
       if constexpr (S::kPairs) {
         if (half == 1) sum = totals[j * gpu::kGroup];
-        sum = add_rn(sum, odd_sums[(half * (own / 2) + j) * gpu::kGroup]);
+        sum = add_rn(sum, odd_sums[(half * count + j) * gpu::kGroup]);
       }
-      if constexpr (S::kNorm) {
-        if (of_tile != scaled)
-#pragma unroll
-          for (int i = 0; i < 2; ++i) scale[i] = norm_scale<S::kK>(sum_of_slices(&squares_of[0][r + 8 * i], S::kRows), a.eps);
-        scaled = of_tile;
+      if constexpr (S::kNorm)
         sum = make_float4(gpu::mul_rn(sum.x, scale[0]), gpu::mul_rn(sum.y, scale[0]), gpu::mul_rn(sum.z, scale[1]),
                           gpu::mul_rn(sum.w, scale[1]));
-      }
       if constexpr (S::kSilu) {
-        StreamOutputs<S>::stage(reinterpret_cast<T*>(staged), r, octet * 4 + q, sum);
+        StreamOutputs<S>::stage(reinterpret_cast<T*>(staged), r, octet * 4 + lane_now % 4, sum);
       } else {
-        const int to = group * S::kOutputs + octet * 8 + 2 * q;
-        if (S::kEpilogue == Epilogue::residual) StreamOutputs<S>::old(a, first_row + r, to, old);
+        const int to = group * S::kOutputs + octet * 8 + lane_now % 4 * 2;
+        uint32_t old[2] = {};
+        if (S::kEpilogue == Epilogue::residual)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) old[i] = *StreamOutputs<S>::place(a, first_row + r + 8 * i, to);
         StreamOutputs<S>::write(a, first_row + r, to, sum, old);
       }
     }
@@ -321,10 +327,7 @@ bool linear_stream(const LinearArguments& a, void* stream) {
     return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && stride * static_cast<int64_t>(size_of(a.output)) % 16 == 0;
   };
   if (a.dtype != DType::bf16 || a.weight_dtype != DType::bf16 || a.bias != nullptr || !aligned(a.y, a.y_stride)) return false;
-  if (a.epilogue == silu_mul && norm) {
-    if (a.k == 1024) return try_launch<silu_mul, T, 6, 4, true, 1, 1, 4, 2, 2>(a, stream);
-    return a.k == 2048 && try_launch<silu_mul, T, 12, 8, true, 1, 1, 3, 2>(a, stream);
-  }
+  if (a.epilogue == silu_mul && norm) return a.k == 2048 && try_launch<silu_mul, T, 12, 8, true, 1, 1, 3, 2>(a, stream);
   if (a.epilogue == residual && !norm) {
     const bool many = a.n[0] >= 2048;
     if (a.k == 2048)
@@ -334,7 +337,6 @@ bool linear_stream(const LinearArguments& a, void* stream) {
     return a.k == 6144 && try_launch<residual, T, 8, 24, false, 2, 4, 3, 2>(a, stream);
   }
   if (a.epilogue == store && norm && !wide) {
-    if (a.k == 1024) return try_launch<store, T, 4, 4, true, 2, 1, 4, 2>(a, stream);
     return a.k == 2048 && try_launch<store, T, 4, 8, true, 2, 1, 4, 2>(a, stream);
   }
   return false;

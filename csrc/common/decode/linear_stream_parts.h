@@ -74,6 +74,15 @@ __device__ __forceinline__ void copy_ahead(gpu::Vector* to, const void* from) {
 #endif
 }
 
+__device__ __forceinline__ void copy_word(uint32_t* to, const uint32_t* from) {
+#ifdef QWEN3TTS_CUDA
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
+               : "memory");
+#else
+  *to = *from;
+#endif
+}
+
 // From shared memory, where it is written: the compiler would gather many of them ahead, at the price of their registers.
 __device__ __forceinline__ gpu::Vector load_shared(const gpu::Vector* from) {
 #ifdef QWEN3TTS_CUDA
@@ -144,21 +153,22 @@ template <class S> struct StreamWeights {
 
 // Two rows of x of a lane, g and g + 8 of its tile.
 template <class S> struct StreamRows {
-  const gpu::bf16* at[2];
+  const gpu::bf16* x;
+  uint32_t at[2];  // elements
 
   // A row past the last one is a copy of that, and nobody uses its sums.
-  __device__ __forceinline__ StreamRows(const StreamArguments& a, int first, int slice) {
+  __device__ __forceinline__ StreamRows(const StreamArguments& a, int first, int slice) : x(a.x) {
     const int lane = gpu::group_lane();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = first + lane / 4 + 8 * i;
-      at[i] = a.x + (row < a.rows ? row : a.rows - 1) * a.x_stride + slice * kUnit + lane % 4 * 8;
+      at[i] = static_cast<uint32_t>((row < a.rows ? row : a.rows - 1) * a.x_stride + slice * kUnit + lane % 4 * 8);
     }
   }
   __device__ __forceinline__ void load(gpu::Vector (&v)[2], int stage, int unit, bool wanted) const {
     const int offset = stage / S::kParts * (S::kBetween * kUnit) + stage % S::kParts * (S::kUnits * kStep) + unit * kStep;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) load_over(v[i], at[i] + offset, wanted);
+    for (int i = 0; i < 2; ++i) load_over(v[i], x + at[i] + offset, wanted);
   }
 };
 
@@ -168,13 +178,9 @@ template <class S> struct StreamOutputs {
   using Y = typename S::Output;
   struct alignas(2 * sizeof(Y)) Pair { Y first, second; };
 
-  // y before, for residual.
-  static __device__ __forceinline__ void old(const StreamArguments& a, int row, int n, uint32_t (&to)[2]) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int r = row + 8 * i < a.rows ? row + 8 * i : a.rows - 1;
-      to[i] = *reinterpret_cast<const uint32_t*>(static_cast<const T*>(a.y) + r * a.y_stride + n);
-    }
+  // Two elements of y, of a row that exists.
+  static __device__ __forceinline__ const uint32_t* place(const StreamArguments& a, int row, int n) {
+    return reinterpret_cast<const uint32_t*>(static_cast<const T*>(a.y) + (row < a.rows ? row : a.rows - 1) * a.y_stride + n);
   }
   static __device__ __forceinline__ void write(const StreamArguments& a, int row, int n, const float4& sum,
                                                const uint32_t (&old)[2]) {

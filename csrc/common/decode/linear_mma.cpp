@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if constexpr (CLUSTER > 1) gpu::cluster_arrive();
   if constexpr (NORM)
     for (int i = thread; i < a.k / 8; i += kThreads)
-      copy_async(norm_weight + i, static_cast<const T*>(a.norm_weight) + i * 8, true);
+      gpu::copy_async(norm_weight + i, static_cast<const T*>(a.norm_weight) + i * 8, true);
   Place ahead{first_slice, 0};
   int loaded = 0;
   const auto load_stage = [&](int slot) {
@@ -136,14 +136,14 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
     ++loaded;
-    commit_copies();
+    gpu::commit_copies();
   };
 #pragma unroll 1
   for (int slot = 0; slot < slots; ++slot) load_stage(slot);
 
   gpu::launch_dependents();
   if (!ring) {
-    wait_for_copies<0>();
+    gpu::wait_for_copies<0>();
 #pragma unroll 1
     for (int s = 0; s < slots; ++s) weights.interleave(chunks + s * 2 * kChunkVectors<M>);
   }
@@ -210,13 +210,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int stage = 0; stage < total; ++stage) {
     gpu::Vector* const chunk = chunks + slot * 2 * kChunkVectors<M>;
     if (ring) {
-      wait_for_copies<kRing<M> - 2>();
+      gpu::wait_for_copies<kRing<M> - 2>();
       weights.interleave(chunk);
     }
     if (ring || stage == 0) __syncthreads();
     if (ring) {
       if (stage > 0) load_stage(slot == 0 ? slots - 1 : slot - 1);
-      else commit_copies();
+      else gpu::commit_copies();
     }
     if (++slot == slots) slot = 0;
     if (active) {
@@ -358,8 +358,7 @@ template <class T> void launch_for(const LinearArguments& a, void* stream) {
     return launch_rows<T, 3, true, 1>(a, stream);
   }
   if (!has_clusters()) return launch_rows<T, 1, false, 1>(a, stream);
-  if (tiles <= kProcessors / 2) return launch_rows<T, 2, false, 4>(a, stream);
-  launch_rows<T, 4, false, 4>(a, stream);
+  launch_rows<T, 2, false, 4>(a, stream);
 }
 
 }  // namespace

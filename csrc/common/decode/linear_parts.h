@@ -137,4 +137,7 @@ void linear_mma(const LinearArguments& arguments, void* stream);
 // The same bits, where there is a kernel for just this shape, of up to 16 rows in bf16. False: there is none.
 bool linear_few(const LinearArguments& arguments, void* stream);
 
+// The same for up to 128 rows.
+bool linear_passes(const LinearArguments& arguments, void* stream);
+
 }  // namespace qwen3tts

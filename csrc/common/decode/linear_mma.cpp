@@ -307,10 +307,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 // What a block may have.
 size_t shared_limit() {
 #ifdef QWEN3TTS_CUDA
-  int device = 0, bytes = 0;
-  gpu::check(cudaGetDevice(&device), "device");
-  gpu::check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "shared memory");
-  return static_cast<size_t>(bytes);
+  return static_cast<size_t>(gpu::device_facts().block_shared);
 #else
   return 64 * 1024;
 #endif
@@ -339,11 +336,17 @@ template <class T, int M, bool NORM, int CLUSTER> void launch_rows(const LinearA
   a.rows <= 32 ? launch<T, M, 1, NORM, CLUSTER>(a, stream) : launch<T, M, 2, NORM, CLUSTER>(a, stream);
 }
 
+// Whether this device runs code that was compiled for clusters.
 bool has_clusters() {
 #ifdef QWEN3TTS_CUDA
-  cudaFuncAttributes attributes{};
-  gpu::check(cudaFuncGetAttributes(&attributes, linear_mma_kernel<gpu::bf16, 2, 1, false, 4, true>), "attributes");
-  return attributes.ptxVersion >= 90 && shared_limit() >= 160 * 1024;
+  static thread_local std::pair<int, bool> known{-1, false};
+  const gpu::DeviceFacts& facts = gpu::device_facts();
+  if (known.first != facts.device) {
+    cudaFuncAttributes attributes{};
+    gpu::check(cudaFuncGetAttributes(&attributes, linear_mma_kernel<gpu::bf16, 2, 1, false, 4, true>), "attributes");
+    known = {facts.device, attributes.ptxVersion >= 90 && facts.block_shared >= 160 * 1024};
+  }
+  return known.second;
 #else
   return false;
 #endif

@@ -10,6 +10,7 @@
 #include "common/gpu.h"
 #include "common/shared_memory.h"
 
+#include <unordered_map>
 #include <utility>
 
 namespace gpu {
@@ -37,10 +38,48 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+#ifdef QWEN3TTS_CUDA
+// What launches ask about the current device and its kernels. A thread keeps the answers: a prompt is 170 launches, whose
+// way through the driver is what it waits for. They are asked for anew when the device changes.
+struct DeviceFacts {
+  int device = -1, major = 0, block_shared = 0, processor_shared = 0;  // bytes of a block at most, of a multiprocessor
+  std::unordered_map<const void*, size_t> allowed;                     // by kernel: bytes of dynamic shared memory
+};
+inline Status device_facts(DeviceFacts*& facts) {
+  static thread_local DeviceFacts kept;
+  facts = &kept;
+  int device = 0;
+  Status status = cudaGetDevice(&device);
+  if (status != kSuccess || device == kept.device) return status;
+  DeviceFacts found;
+  const std::pair<int*, cudaDeviceAttr> wanted[] = {
+      {&found.major, cudaDevAttrComputeCapabilityMajor},
+      {&found.block_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+      {&found.processor_shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor},
+  };
+  for (const auto& [value, attribute] : wanted)
+    if (status == kSuccess) status = cudaDeviceGetAttribute(value, attribute, device);
+  if (status != kSuccess) return status;
+  found.device = device;
+  kept = std::move(found);
+  return status;
+}
+inline const DeviceFacts& device_facts() {
+  DeviceFacts* facts = nullptr;
+  check(device_facts(facts), "properties of the device");
+  return *facts;
+}
+#endif
+
 // More than 48 KB of dynamic shared memory must be allowed on NVIDIA; AMD gives 64 KB to every block.
 template <class Kernel> void allow_shared(Kernel* kernel, size_t bytes) {
 #if defined(QWEN3TTS_CUDA)
+  DeviceFacts* facts = nullptr;
+  check(device_facts(facts), "properties of the device");
+  size_t& allowed = facts->allowed[reinterpret_cast<const void*>(kernel)];
+  if (bytes <= allowed) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "shared memory");
+  allowed = bytes;
 #elif defined(__HIP_PLATFORM_NVIDIA__)
   check(hipFuncSetAttribute(reinterpret_cast<const void*>(kernel), hipFuncAttributeMaxDynamicSharedMemorySize,
                             static_cast<int>(bytes)),
@@ -57,13 +96,12 @@ template <class... Parameters, class... Arguments>
 Status launch_dependent(void (*kernel)(Parameters...), unsigned cluster, dim3 grid, dim3 block, size_t shared,
                         Stream stream, Arguments&&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "a launch gives every parameter of the kernel");
-  int device = 0, major = 0;
-  Status status = cudaGetDevice(&device);
-  if (status == kSuccess) status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  DeviceFacts* facts = nullptr;
+  const Status status = device_facts(facts);
   if (status != kSuccess) return status;
   cudaLaunchAttribute attributes[3] = {};
   unsigned count = 0;
-  if (major >= 9) {  // code for older cards does not wait
+  if (facts->major >= 9) {  // code for older cards does not wait
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
     if (cluster > 1) {

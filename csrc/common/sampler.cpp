@@ -325,11 +325,9 @@ __global__ void weights_kernel(const float* x, std::int64_t* weights, int64_t co
 constexpr int kMostApart = 32;
 size_t apart_bytes() {
 #ifdef QWEN3TTS_CUDA
-  int device = 0, each = 0, most = 0;
-  gpu::check(cudaGetDevice(&device), "sampler");
-  gpu::check(cudaDeviceGetAttribute(&each, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device), "sampler");
-  gpu::check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "sampler");
-  return each / 2 + static_cast<int>(sizeof(Shared)) <= most ? static_cast<size_t>(each / 2) : 0;
+  const gpu::DeviceFacts& facts = gpu::device_facts();
+  const int half = facts.processor_shared / 2;
+  return half + static_cast<int>(sizeof(Shared)) <= facts.block_shared ? static_cast<size_t>(half) : 0;
 #else
   return 0;
 #endif

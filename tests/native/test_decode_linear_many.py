@@ -51,3 +51,45 @@ def test_equals_the_reference(native, generator, dtype, k, parts, epilogue, norm
     for some in (slice(rows - 1, rows), slice(rows // 3, rows - 1)):
         alone = linear(native, x[some], weights, norm=of_norm, epilogue=epilogue, out=before[some].clone())
         assert torch.equal(alone, got[some]), some
+
+
+# Where csrc/common/decode/linear_passes.cpp has a kernel: passes of 16 rows, whole and not, one to eight of them.
+PASSES = (
+    (1024, (16, 32, 16), "store", 17),
+    (1024, (48,), "store", 40),
+    (2048, (64, 32), "store", 31),
+    (1024, (24, 24), "silu_mul", 50),
+    (2048, (32, 32), "silu_mul", 18),
+    (2048, (1072,), "residual", 18),
+    (1024, (32,), "store", 128),
+)
+
+
+@pytest.mark.parametrize(("k", "parts", "epilogue", "rows"), PASSES)
+def test_passes_have_the_bits_of_the_general_kernel(native, generator, k, parts, epilogue, rows):
+    """One more output in each part, and the weights fit the general kernel alone."""
+    dtype = torch.bfloat16
+    x = draw(native, generator, (rows, k), dtype)
+    weights = [draw(native, generator, (n, k), dtype, k**-0.5) for n in parts]
+    norm = None if epilogue == "residual" else Norm(draw(native, generator, (k,), dtype), EPS)
+    outputs = parts[0] if epilogue == "silu_mul" else sum(parts)
+    # A bias, and sums that are not rounded: one part is a head of the code predictor.
+    head = epilogue == "store" and len(parts) == 1
+    bias = draw(native, generator, (outputs,), dtype) if head else None
+    before = draw(native, generator, (rows, outputs + 1), dtype)
+    old, old_longer = (before[:, :outputs].contiguous(), before.clone()) if epilogue == "residual" else (None, None)
+    normed = torch.empty_like(x) if norm else None
+    options = {"norm": norm, "epilogue": epilogue, "output": torch.float32 if head else None}
+    got = linear(native, x, weights, bias=bias, normed=normed, out=old, **options)
+
+    odd = [
+        torch.cat([w, draw(native, generator, (1, k), dtype)])
+        for w in (weights if epilogue == "silu_mul" else weights[-1:])
+    ]
+    longer = odd if epilogue == "silu_mul" else [*weights[:-1], *odd]
+    bias = torch.cat([bias, bias[:1]]) if head else None
+    other = torch.empty_like(x) if norm else None
+    want = linear(native, x, longer, bias=bias, normed=other, out=old_longer, **options)[:, :outputs]
+    assert torch.equal(got, want)
+    if norm:
+        assert torch.equal(normed, other)

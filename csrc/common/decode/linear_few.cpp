@@ -174,9 +174,10 @@ template <class S> __global__ void __launch_bounds__(kThreads, S::kResident) lin
 #pragma unroll
     for (int o = 0; o < octets; ++o) held[d][o] = gpu::load_weight(weights_at[o] + d * kStep);
   gpu::Vector norm_held[S::kNorm && !S::kNormShared ? steps : 1];
-  if constexpr (S::kNormShared) {
-    for (int i = thread; i < S::kNormVectors; i += kThreads) norm_shared[i] = gpu::load_weight(a.norm_weight + i * 8);
-    __syncthreads();
+  if constexpr (S::kNormShared) {  // a warp needs those of its slice
+    static_assert(steps * 4 <= gpu::kGroup, "a lane copies one piece");
+    const int at = g * kStep + offset;
+    if (lane < steps * 4) gpu::copy_async(norm_shared + at / 8, a.norm_weight + at);
   } else if constexpr (S::kNorm) {
 #pragma unroll
     for (int d = 0; d < steps; ++d) norm_held[d] = gpu::load_weight(a.norm_weight + d * kStep + offset);
@@ -220,6 +221,11 @@ template <class S> __global__ void __launch_bounds__(kThreads, S::kResident) lin
 #pragma unroll
     for (int i = 0; i < S::kTurns; ++i)
       if (mine[i]) old[i] = gpu::widen(*y_at[i]);
+
+  if constexpr (S::kNormShared) {
+    gpu::wait_for_copies();
+    gpu::group_sync();
+  }
 
   float squares[tiles] = {}, scale[S::kTurns] = {};
   // x of a step as it enters the products. The squares are taken along (and not looked at after the first round).

@@ -19,9 +19,12 @@
 // Without a norm k is long and the outputs are few. Where there are clusters, four blocks then share 16 M rows and take
 // two slices each; every slice's sums go into the shared memory of the block that finishes its columns.
 //
+// Two tiles of weights to a cluster, whatever their number: with four, the 1.7B's o and down took 13.4 and 32.2 us at 64
+// rows instead of 9.5 and 26.3 (a ring of three, spills).
+//
 // Registers: 103 to 128, so that two blocks fit on a multiprocessor. Bytes spilled for sm_90, bf16, N = 2: 276 with
-// M = 3, 180 with M = 4, 84 with M = 2 and a norm; at most 40 otherwise. Shared memory: 8 M KB a stage, up to four of
-// them; the norm's weights; sums of slices, 10 M N KB beside a ring and 4 M N KB in a cluster.
+// M = 3, 84 with M = 2 and a norm; at most 40 otherwise. Shared memory: 8 M KB a stage, up to four of them; the norm's
+// weights; sums of slices, 10 M N KB beside a ring and 4 M N KB in a cluster.
 #include "common/cluster.h"
 #include "common/decode/linear_mma_parts.h"
 #include "common/launch.h"
@@ -122,7 +125,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if constexpr (CLUSTER > 1) gpu::cluster_arrive();
   if constexpr (NORM)
     for (int i = thread; i < a.k / 8; i += kThreads)
-      copy_async(norm_weight + i, static_cast<const T*>(a.norm_weight) + i * 8, true);
+      gpu::copy_async(norm_weight + i, static_cast<const T*>(a.norm_weight) + i * 8, true);
   Place ahead{first_slice, 0};
   int loaded = 0;
   const auto load_stage = [&](int slot) {
@@ -136,14 +139,14 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
     ++loaded;
-    commit_copies();
+    gpu::commit_copies();
   };
 #pragma unroll 1
   for (int slot = 0; slot < slots; ++slot) load_stage(slot);
 
   gpu::launch_dependents();
   if (!ring) {
-    wait_for_copies<0>();
+    gpu::wait_for_copies<0>();
 #pragma unroll 1
     for (int s = 0; s < slots; ++s) weights.interleave(chunks + s * 2 * kChunkVectors<M>);
   }
@@ -210,13 +213,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int stage = 0; stage < total; ++stage) {
     gpu::Vector* const chunk = chunks + slot * 2 * kChunkVectors<M>;
     if (ring) {
-      wait_for_copies<kRing<M> - 2>();
+      gpu::wait_for_copies<kRing<M> - 2>();
       weights.interleave(chunk);
     }
     if (ring || stage == 0) __syncthreads();
     if (ring) {
       if (stage > 0) load_stage(slot == 0 ? slots - 1 : slot - 1);
-      else commit_copies();
+      else gpu::commit_copies();
     }
     if (++slot == slots) slot = 0;
     if (active) {
@@ -304,10 +307,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 // What a block may have.
 size_t shared_limit() {
 #ifdef QWEN3TTS_CUDA
-  int device = 0, bytes = 0;
-  gpu::check(cudaGetDevice(&device), "device");
-  gpu::check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "shared memory");
-  return static_cast<size_t>(bytes);
+  return static_cast<size_t>(gpu::device_facts().block_shared);
 #else
   return 64 * 1024;
 #endif
@@ -336,11 +336,17 @@ template <class T, int M, bool NORM, int CLUSTER> void launch_rows(const LinearA
   a.rows <= 32 ? launch<T, M, 1, NORM, CLUSTER>(a, stream) : launch<T, M, 2, NORM, CLUSTER>(a, stream);
 }
 
+// Whether this device runs code that was compiled for clusters.
 bool has_clusters() {
 #ifdef QWEN3TTS_CUDA
-  cudaFuncAttributes attributes{};
-  gpu::check(cudaFuncGetAttributes(&attributes, linear_mma_kernel<gpu::bf16, 2, 1, false, 4, true>), "attributes");
-  return attributes.ptxVersion >= 90 && shared_limit() >= 160 * 1024;
+  static thread_local std::pair<int, bool> known{-1, false};
+  const gpu::DeviceFacts& facts = gpu::device_facts();
+  if (known.first != facts.device) {
+    cudaFuncAttributes attributes{};
+    gpu::check(cudaFuncGetAttributes(&attributes, linear_mma_kernel<gpu::bf16, 2, 1, false, 4, true>), "attributes");
+    known = {facts.device, attributes.ptxVersion >= 90 && facts.block_shared >= 160 * 1024};
+  }
+  return known.second;
 #else
   return false;
 #endif
@@ -358,8 +364,7 @@ template <class T> void launch_for(const LinearArguments& a, void* stream) {
     return launch_rows<T, 3, true, 1>(a, stream);
   }
   if (!has_clusters()) return launch_rows<T, 1, false, 1>(a, stream);
-  if (tiles <= kProcessors / 2) return launch_rows<T, 2, false, 4>(a, stream);
-  launch_rows<T, 4, false, 4>(a, stream);
+  launch_rows<T, 2, false, 4>(a, stream);
 }
 
 }  // namespace

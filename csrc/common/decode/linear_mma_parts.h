@@ -31,29 +31,7 @@ template <int M> constexpr int kRing = 2;  // copies are there at once, and room
 // Slices that are added up when all are there: 0, the sum of the first half's, and those of the second one.
 constexpr int kAddends = 1 + kSlices / 2;
 
-// ---------------------------------------------------------------- copies
-
-__device__ __forceinline__ void copy_async(gpu::Vector* to, const void* from, bool wanted) {
-#ifdef QWEN3TTS_CUDA
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(wanted ? 16 : 0)
-               : "memory");
-#else
-  *to = wanted ? *static_cast<const gpu::Vector*>(from) : gpu::Vector{{0, 0, 0, 0}};
-#endif
-}
-__device__ __forceinline__ void commit_copies() {
-#ifdef QWEN3TTS_CUDA
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-// Waits until no more than PENDING of this thread's groups of copies are missing.
-template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
-#ifdef QWEN3TTS_CUDA
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
-}
+// ---------------------------------------------------------------- loads
 
 // As gpu::load_in_place, but leaves v as it is if nothing is wanted.
 __device__ __forceinline__ void load_over(gpu::Vector& v, const void* from, bool wanted) {
@@ -123,7 +101,7 @@ template <class T, int M, bool WHOLE> struct WeightRows {
     const int offset = wanted ? at.element() + vector / 4 * kStep + vector % 4 * 8 : 0;
     gpu::Vector* to = place(chunk);
 #pragma unroll
-    for (int i = 0; i < 2 * M; ++i) copy_async(to + i * kRowsAtOnce * kRowVectors, table[row + 8 * i] + offset, wanted);
+    for (int i = 0; i < 2 * M; ++i) gpu::copy_async(to + i * kRowsAtOnce * kRowVectors, table[row + 8 * i] + offset, wanted);
   }
   // What this thread has copied of rows g and g + 8 changes into what mma() takes for the first and for the second half
   // of a unit: so it is read as it is used.

@@ -139,5 +139,7 @@ bool linear_few(const LinearArguments& arguments, void* stream);
 
 // The same for 17 rows and more.
 bool linear_stream(const LinearArguments& arguments, void* stream);
+// The same for up to 128 rows.
+bool linear_passes(const LinearArguments& arguments, void* stream);
 
 }  // namespace qwen3tts

@@ -68,6 +68,48 @@ __device__ __forceinline__ void prefetch(const void* from) {
 __device__ __forceinline__ Vector load_vector(const void* from) { return *static_cast<const Vector*>(from); }
 __device__ __forceinline__ void store_vector(void* to, const Vector& v) { *static_cast<Vector*>(to) = v; }
 
+// ---------------------------------------------------------------- copies into shared memory
+
+// 16 bytes, or zeros. They are on their way until this thread waits for them; other threads see them after a barrier.
+__device__ __forceinline__ void copy_async(Vector* to, const void* from, bool wanted = true) {
+#ifdef QWEN3TTS_CUDA
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(wanted ? 16 : 0)
+               : "memory");
+#else
+  *to = wanted ? *static_cast<const Vector*>(from) : Vector{{0, 0, 0, 0}};
+#endif
+}
+// Ends a group of this thread's copies.
+__device__ __forceinline__ void commit_copies() {
+#ifdef QWEN3TTS_CUDA
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Waits until no more than PENDING of this thread's groups are missing; without a number, for all copies.
+template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
+#ifdef QWEN3TTS_CUDA
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_copies() {
+#ifdef QWEN3TTS_CUDA
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// A barrier of the caller's group of 32 lanes. All lanes of the wave must call this together.
+#if QW_HAS_MMA
+__device__ __forceinline__ void group_sync() {
+#ifdef QWEN3TTS_CUDA
+  __syncwarp();
+#else
+  static_cast<void>(shfl_xor(0.0f, 1));
+#endif
+}
+#endif
+
 // ---------------------------------------------------------------- two 16-bit elements in a word, the first one low
 
 template <class T> __device__ __forceinline__ void unpack(uint32_t word, float& first, float& second);

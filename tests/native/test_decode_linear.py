@@ -39,15 +39,6 @@ RELEASED_WIDE = (
     ((1088,), 2048, "residual", PLAIN),
     ((2128, 2128), 2048, "silu_mul", NORMED),
 )
-# Those with kernels of their own for more rows, in blocks as small as they get.
-RELEASED_MANY = (
-    ((48, 48), 2048, "silu_mul", NORMED),
-    ((48, 48), 1024, "silu_mul", NORMED),
-    ((32, 64, 32), 2048, "store", NORMED),
-    ((32,), 2048, "residual", PLAIN),
-    ((64,), 3072, "residual", PLAIN),
-    ((64,), 6144, "residual", PLAIN),
-)
 EPS = 1e-6
 
 
@@ -240,21 +231,6 @@ def test_many_outputs_have_the_bits_of_few(native, generator, parts, k, epilogue
         linear(native, product.x, weights, norm=product.norm, epilogue=epilogue, out=want, output=product.output)
         for rows, y in got.items():
             assert torch.equal(y[:, columns], want[:rows]), (rows, end)
-
-
-@pytest.mark.parametrize(("parts", "k", "epilogue", "options"), RELEASED_MANY)
-def test_many_rows_have_the_bits_of_few(native, generator, parts, k, epilogue, options):
-    """Blocks of 32 and 64 rows, full and not, and two of them."""
-    product = Product(native, generator, 80, k, parts, epilogue, torch.bfloat16, **options)
-    product.check()
-    normed = None if product.normed is None else product.normed.clone()
-    want = torch.cat([product.run(slice(i, i + 16)) for i in range(0, 80, 16)])
-    for rows in (slice(0, 17), slice(5, 37), slice(1, 41), slice(3, 67), slice(0, 80)):
-        if normed is not None:
-            product.normed.fill_(float("nan"))
-        assert torch.equal(product.run(rows), want[rows]), rows
-        if normed is not None:
-            assert torch.equal(product.normed[rows], normed[rows]), rows
 
 
 @pytest.mark.parametrize("dtype", HALF)

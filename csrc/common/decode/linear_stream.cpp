@@ -235,8 +235,7 @@ constexpr bool kEmulated = true;
 // Whether there are clusters and room for all shared memory.
 bool runs_here(size_t shared, int cluster) {
 #ifdef QWEN3TTS_CUDA
-  const gpu::DeviceFacts& facts = gpu::device_facts();
-  return static_cast<size_t>(facts.block_shared) >= shared + 4 * 1024 && (cluster == 1 || facts.major >= 9);
+  return static_cast<size_t>(gpu::device_facts().block_shared) >= shared + 4 * 1024 && (cluster == 1 || has_clusters());
 #else
   return shared + 4 * 1024 <= 64 * 1024 && cluster == 1;
 #endif

@@ -47,7 +47,7 @@ template <class S> struct SliceSums {
 };
 
 template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RESIDENT) linear_stream_kernel(StreamArguments a) {
-  constexpr int own = S::kOwn, split = S::kSplit, cluster = S::kCluster, ahead = own < 4 ? own : 4;
+  constexpr int own = S::kOwn, split = S::kSplit, cluster = S::kCluster;
   QW_DYNAMIC_SHARED(gpu::Vector, slots);
   gpu::Vector* const norm_weight = slots + S::kSlots * S::kStageVectors;
   float4* const sums_met = reinterpret_cast<float4*>(norm_weight + S::kNormVectors);  // [slice][item][lane]
@@ -80,7 +80,7 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
   // Whole waves: their products are made together.
   const int wave_groups = gpu::wave_size() / gpu::kGroup;
   const bool exists = first_row + tile * 16 < a.rows;
-  const bool active = split > 1 ? exists : first_row + tile / wave_groups * wave_groups * 16 < a.rows;
+  const bool active = split > 1 || wave_groups == 1 ? exists : first_row + tile / wave_groups * wave_groups * 16 < a.rows;
   gpu::Vector x[S::kUnits][2] = {};
 #pragma unroll
   for (int d = 0; d < S::kUnits; ++d) x_at.load(x[d], 0, d, active);
@@ -131,10 +131,6 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
       if (++slot == S::kSlots) slot = 0;
       if (!active) continue;
 
-      const auto weight = [&](int i) { return load_shared(here + (i / own * S::kWeightRows + i % own * 8) * 2 * 4); };
-      gpu::Vector w[ahead];
-#pragma unroll
-      for (int i = 0; i < ahead; ++i) w[i] = weight(i);
 #pragma unroll
       for (int u = 0; u < S::kStageUnits; ++u) {
         const int d = s * S::kStageUnits + u;
@@ -148,11 +144,7 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
           for (int i = 0; i < 2; ++i) v[i] = weighted<T>(v[i], of_norm);
         }
 #pragma unroll
-        for (int o = 0; o < own; ++o) {
-          const int i = u * own + o;
-          sums.add(o, v, w[i % ahead]);
-          if (i + ahead < S::kStageUnits * own) w[i % ahead] = weight(i + ahead);
-        }
+        for (int o = 0; o < own; ++o) sums.add(o, v, here[(u * S::kWeightRows + o * 8) * 2 * 4]);
         if (S::kTurns > 1) x_at.load(x[d], turn + 1, d, turn + 1 < S::kTurns);
       }
     }
@@ -166,13 +158,18 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
         squares[i] = 0.0f;
       }
     }
+    if constexpr (cluster > 1) {
+      const int now = anew(thread), of = now / gpu::kGroup % 4;  // needs no registers till here
+      float4* const to = sums_met + (slice * S::kItems + of % finished * own) * gpu::kGroup + now % gpu::kGroup;
 #pragma unroll
-    for (int o = 0; o < own; ++o) {
-      const float4 sum = sums.take(o);
-      if constexpr (cluster > 1) {
-        float4* const to = sums_met + (slice * S::kItems + position % finished * own + o) * gpu::kGroup + lane;
-        if (exists) box.send_to(static_cast<unsigned>(position / finished), reinterpret_cast<float*>(to), sum);
-      } else {
+      for (int o = 0; o < own; ++o) {
+        const float4 sum = sums.take(o);
+        if (exists) box.send_to(static_cast<unsigned>(of / finished), reinterpret_cast<float*>(to + o * gpu::kGroup), sum);
+      }
+    } else {
+#pragma unroll
+      for (int o = 0; o < own; ++o) {
+        const float4 sum = sums.take(o);
         if (half == 1) odd_sums[o * gpu::kGroup] = sum;
         else total[o] = round == 0 ? sum : add_rn(total[o], sum);
       }
@@ -180,14 +177,15 @@ template <class S, int RESIDENT> __global__ void __launch_bounds__(kThreads, RES
   }
 
   if constexpr (cluster > 1) {
-    const int from = rank * finished + warp / own, n = group * S::kOutputs + (from % split * own + warp % own) * 8 + 2 * q;
-    const int row = first_row + from / split * 16 + g;
-    if (!finishes || warp >= S::kItems) return;
+    const int now = anew(thread), w = now / gpu::kGroup, from = rank * finished + w / own;
+    const int row = first_row + from / split * 16 + now % gpu::kGroup / 4;
+    const int n = group * S::kOutputs + (from % split * own + w % own) * 8 + now % 4 * 2;
+    if (!finishes || w >= S::kItems) return;
     const uint32_t old[2] = {*StreamOutputs<S>::place(a, row, n), *StreamOutputs<S>::place(a, row + 8, n)};
     box.wait();
-    float4 sum = sums_met[warp * gpu::kGroup + lane];
+    float4 sum = sums_met[now];
 #pragma unroll
-    for (int s = 1; s < kSlices; ++s) sum = add_rn(sum, sums_met[(s * S::kItems + warp) * gpu::kGroup + lane]);
+    for (int s = 1; s < kSlices; ++s) sum = add_rn(sum, sums_met[s * S::kItems * gpu::kGroup + now]);
     StreamOutputs<S>::add(a, row, n, sum, old);
   } else {
     // Both halves finish half of the octets.
@@ -280,10 +278,11 @@ bool linear_stream(const LinearArguments& a, void* stream) {
   const bool norm = a.norm_weight != nullptr;
   if (a.epilogue == Epilogue::silu_mul && norm) return a.k == 2048 && try_launch<12, 8, true, 1, 4, 4, 3, 1>(a, stream);
   if (a.epilogue != Epilogue::residual || norm || a.parts != 1) return false;
+  const bool many = a.n[0] >= 2048;
   if (a.k == 2048)
-    return a.n[0] >= 2048 ? try_launch<8, 8, false, 4, 4, 4, 2, 2>(a, stream) : try_launch<4, 8, false, 4, 8, 4, 2, 2>(a, stream);
-  if (a.k == 3072) return try_launch<4, 12, false, 4, 6, 2, 6, 2>(a, stream);
-  return a.k == 6144 && try_launch<8, 24, false, 4, 4, 2, 4, 2>(a, stream);
+    return many ? try_launch<4, 8, false, 2, 4, 4, 4, 2>(a, stream) : try_launch<4, 8, false, 4, 4, 4, 2, 2>(a, stream);
+  if (a.k == 3072) return try_launch<4, 12, false, 4, 4, 4, 3, 2>(a, stream);
+  return a.k == 6144 && try_launch<4, 24, false, 2, 4, 4, 6, 2>(a, stream);
 }
 
 }  // namespace qwen3tts

@@ -54,19 +54,6 @@ template <class S> __device__ __forceinline__ int first_slice(int half) {
   return static_cast<int>(blockIdx.x) % S::kCluster * (kSlices / S::kCluster) + half;
 }
 
-// From shared memory, where it is written: the compiler would gather many of them ahead, at the price of their registers.
-__device__ __forceinline__ gpu::Vector load_shared(const gpu::Vector* from) {
-#ifdef QWEN3TTS_CUDA
-  gpu::Vector v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))));
-  return v;
-#else
-  return *from;
-#endif
-}
-
 // Word by word, so that both stay in registers.
 __device__ __forceinline__ gpu::Vector chosen(bool first, const gpu::Vector& a, const gpu::Vector& b) {
   gpu::Vector out;

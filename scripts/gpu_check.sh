@@ -63,7 +63,7 @@ for backend in "${backends[@]}"; do
 done
 
 decode_core() { # everything that is said of it but its speed (scripts/bench_decode.py)
-    local life=(scripts/decode_life.py) specifications=(scripts/decode_checks/specification-*.npz) tool
+    local life=(scripts/decode_life.py) specifications=(scripts/decode_checks/specification-*.npz)
     step decode_proof "$python" scripts/decode_proof.py compare "${specifications[@]}" --json "$out/decode_proof.json"
     if [ -n "$long" ]; then
         step decode_life "$python" "${life[@]}" --json "$out/decode_life.json"
@@ -77,14 +77,22 @@ decode_core() { # everything that is said of it but its speed (scripts/bench_dec
     fi
     # Every tensor is an allocation of its own then, so that what lies beside it is not the process's.
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-    for tool in memcheck racecheck initcheck; do
-        local more=()  # copies of whole tensors by torch, padding included, are not the kernels' reads
-        [ "$tool" != initcheck ] || more=(--check-api-memory-access no)
-        step "sanitizer_$tool" timeout 300 compute-sanitizer --tool "$tool" "${more[@]}" --error-exitcode 9 \
-            --kernel-regex kns=qwen3tts "$python" "${life[@]}" --preset 0.6b --talker-layers 1 --slots 20 --checks smoke
-        grep -hE "ERROR SUMMARY|RACECHECK SUMMARY" "$out/sanitizer_$tool.log"
-    done
+    local ours=(--kernel-name kns=qwen3tts) block=()
+    watched memcheck memcheck launched,persistent "${ours[@]}"
+    # To initcheck, what an unwatched kernel has written is not written: it watches torch's, too.
+    watched initcheck initcheck launched,persistent
+    watched racecheck racecheck launched "${ours[@]}"
+    # One of 128 blocks that do the same: all of them are more than it takes in.
+    ! compute-sanitizer --help | grep -q racecheck-filter-cluster-id || block=(--racecheck-filter-cluster-id 0)
+    watched racecheck_persistent racecheck persistent "${ours[@]}" --num-cuda-barriers 32 "${block[@]}"
     unset PYTORCH_NO_CUDA_MEMORY_CACHING
+}
+watched() { # watched NAME TOOL PARTS OPTION...: the decode core's kernels under compute-sanitizer
+    local name="sanitizer_$1" tool="$2" parts="$3"
+    shift 3
+    step "$name" timeout 90 compute-sanitizer --tool "$tool" "$@" --print-limit 20 --show-backtrace no \
+        --error-exitcode 9 "$python" scripts/decode_sanitize.py --parts "$parts"
+    grep -hE "ERROR SUMMARY|RACECHECK SUMMARY" "$out/$name.log"
 }
 decode_core
 rm -rf "$site" "$out/checkpoint"

@@ -6,7 +6,7 @@
 A watched launch may take a thousand times its time, so what needs no depth has none: one layer, three codes a frame and
 one frame on models of the released widths with random weights.
 
-launched: the kernels that are launched one by one, in bf16 and fp32, with 1, 8, 16 and 20 rows: each of their forms,
+bfloat16, float16, float32: the kernels that are launched one by one, with 1, 8, 16 and 20 rows: each of their forms,
 with clusters of 4 and 2 blocks and without. Prompts of 1 to 70 positions, every way to draw, eager and replayed.
 persistent: the one kernel of one row's code predictor, which has all its layers and codes, for every way to draw.
 
@@ -40,7 +40,8 @@ from qwen3tts.model.talker import Talker
 from qwen3tts.runtime.protocols import RowRequest
 from qwen3tts.synthetic.weights import moments
 
-PARTS = ("launched", "persistent")
+DTYPES = ("bfloat16", "float16", "float32")
+PARTS = (*DTYPES, "persistent")
 GROUPS = 3
 """code groups: the code predictor's first pass, which has two columns a row, and one more"""
 SIZES = (1, 8, 16, 20)
@@ -153,9 +154,9 @@ def sanitize(
             found[name] = result
             print(f"{time.perf_counter() - started:6.1f} s  {name}: {result}", flush=True)
 
-    if "launched" in parts:
-        for dtype in (torch.bfloat16, torch.float32):
-            note(Watched(native, thin(config), dtype).launched(sizes))
+    for name in DTYPES:
+        if name in parts:
+            note(Watched(native, thin(config), getattr(torch, name)).launched(sizes))
     if "persistent" in parts:
         note(Watched(native, one_layer(config), torch.bfloat16).persistent())
     return found
@@ -169,7 +170,7 @@ def main() -> None:
     a = parser.parse_args()
     parts = a.parts.split(",")
     if unknown := set(parts) - set(PARTS):
-        parser.error(f"unknown parts {', '.join(map(repr, sorted(unknown)))}; there are {' and '.join(PARTS)}")
+        parser.error(f"unknown parts {', '.join(map(repr, sorted(unknown)))}; there are {', '.join(PARTS)}")
     found = sanitize(open_native(a.backend), talker_config(a.preset), parts)
     good = bool(found) and set(found.values()) == {"equal"}
     print("all equal" if good else "NOT EQUAL")

@@ -77,11 +77,11 @@ decode_core() { # everything that is said of it but its speed (scripts/bench_dec
     fi
     # Every tensor is an allocation of its own then, so that what lies beside it is not the process's.
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-    local ours=(--kernel-name kns=qwen3tts) block=()
-    watched memcheck memcheck launched,persistent "${ours[@]}"
+    local ours=(--kernel-name kns=qwen3tts) launched=bfloat16,float16,float32 block=()
+    watched memcheck memcheck "$launched,persistent" "${ours[@]}"
     # To initcheck, what an unwatched kernel has written is not written: it watches torch's, too.
-    watched initcheck initcheck launched,persistent
-    watched racecheck racecheck launched "${ours[@]}"
+    watched initcheck initcheck "$launched,persistent"
+    watched racecheck racecheck "$launched" "${ours[@]}"
     # One of 128 blocks that do the same: all of them are more than it takes in.
     ! compute-sanitizer --help | grep -q racecheck-filter-cluster-id || block=(--racecheck-filter-cluster-id 0)
     watched racecheck_persistent racecheck persistent "${ours[@]}" --num-cuda-barriers 32 "${block[@]}"

@@ -12,10 +12,13 @@ from decoder_rows import FIXED_SEED, core_of, draw, request, whole_life
 WAVES = (64,)
 
 
-def test_all_that_the_sanitizer_watches_is_equal(native, capsys):
-    found = decode_sanitize.sanitize(native, talker_config("tiny-mtp"), decode_sanitize.PARTS, sizes=(1, 3, 6))
+def test_all_that_the_sanitizer_watches_is_equal(native, monkeypatch, capsys):
+    monkeypatch.setattr(decode_sanitize, "PROMPT", 9)
+    found = decode_sanitize.sanitize(native, talker_config("tiny-mtp"), decode_sanitize.PARTS, sizes=(1, 4, 5))
     launched = [
-        name + form for name in ("bfloat16, ", "float32, ") for form in ("1 of 6 rows", "3 of 6 rows", "replayed")
+        f"{name}, {form}"
+        for name in ("bfloat16", "float16", "float32")
+        for form in ("1 of 5 rows", "4 of 5 rows", "replayed")
     ]
     assert list(found) == launched  # the persistent kernel is for the released sizes
     assert set(found.values()) == {"equal"}

@@ -43,6 +43,7 @@ export QWEN3TTS_CUDA=ON QWEN3TTS_CUDA_ARCHITECTURES="$capability" QWEN3TTS_HIP=O
 if [ -n "$hip_root" ]; then
     export QWEN3TTS_HIP=ON QWEN3TTS_HIP_PLATFORM=nvidia QWEN3TTS_ROCM_PATH="$hip_root"
 fi
+export NVCC_APPEND_FLAGS="-lineinfo${NVCC_APPEND_FLAGS:+ $NVCC_APPEND_FLAGS}"  # the sanitizer's reports name lines
 step build "$python" -m pip install --no-build-isolation --no-deps --no-index --no-compile --upgrade --target "$site" .
 export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 QWEN3TTS_CACHE="$out/cache"
 step doctor "$python" -m qwen3tts doctor
@@ -77,14 +78,12 @@ decode_core() { # everything that is said of it but its speed (scripts/bench_dec
     fi
     # Every tensor is an allocation of its own then, so that what lies beside it is not the process's.
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-    local ours=(--kernel-name kns=qwen3tts) launched=bfloat16,float16,float32 block=()
+    local ours=(--kernel-name kns=qwen3tts) launched=bfloat16,float16,float32 dtype
     watched memcheck memcheck "$launched,persistent" "${ours[@]}"
     # To initcheck, what an unwatched kernel has written is not written: it watches torch's, too.
     watched initcheck initcheck "$launched,persistent"
-    watched racecheck racecheck "$launched" "${ours[@]}"
-    # One of 128 blocks that do the same: all of them are more than it takes in.
-    ! compute-sanitizer --help | grep -q racecheck-filter-cluster-id || block=(--racecheck-filter-cluster-id 0)
-    watched racecheck_persistent racecheck persistent "${ours[@]}" --num-cuda-barriers 32 "${block[@]}"
+    # The persistent kernel is beyond racecheck (docs/decode.md).
+    for dtype in ${launched//,/ }; do watched "racecheck_$dtype" racecheck "$dtype" "${ours[@]}"; done
     unset PYTORCH_NO_CUDA_MEMORY_CACHING
 }
 watched() { # watched NAME TOOL PARTS OPTION...: the decode core's kernels under compute-sanitizer

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from qwen3tts.model.code_predictor import CodePredictor
 from qwen3tts.model.config import TalkerConfig
-from qwen3tts.model.kv_cache import PackedRows, RowCache
+from qwen3tts.model.kv_cache import PackedRows, RowCache, positions_after
 from qwen3tts.model.layers import DecoderBlock, Head, Linear, RMSNorm, RotaryTable, lookup_table, run_blocks
 
 
@@ -113,6 +113,7 @@ class Talker(nn.Module):
     def forward(self, x: Tensor, rows: Sequence[RowCache], counts: Sequence[int]) -> Tensor:
         """New positions of some rows, packed: [sum(counts), hidden] -> hidden states after the final norm."""
         cache = PackedRows(rows, counts)
+        self.rotary.cover(positions_after(rows, counts))
         hidden = run_blocks(self.model.layers, self.model.norm, x, self.rotary, cache)
         cache.commit()
         return hidden

@@ -31,6 +31,8 @@ QUERIES_PER_KEY = (1, 2, 4)
 CHECKED_FRAMES = 3
 CHECKED_ROWS = 4
 CHECKED_PROMPT = 12
+CHECKED_POSITIONS = 64
+"""as many as the plain model reaches in the check, at most"""
 BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 """relative L2 distance of the logits of two implementations that round at the same places and sum in other orders"""
 GAP = 8.0
@@ -91,6 +93,7 @@ class InstalledDecode:
         model.frames = self.plain
         self.core.close()
         self.form.restore()
+        model.talker.rotary.cover(model.talker.rotary.positions)
 
     def status(self) -> dict[str, Any]:
         """What the manifest says of it."""
@@ -142,6 +145,7 @@ def install(
     """Puts the core in place of model.frames, with a graph for every bucket. Undone if it raises."""
     talker, plain = model.talker, model.frames
     form = store_for_kernels(talker)
+    logger.debug("stored the heads for the kernels")
     try:
         with exact_arithmetic(model.device):
             padding = talker.embed_text(torch.tensor([model.config.tts_pad_id]))[0]
@@ -157,6 +161,7 @@ def install(
         form.restore()
         raise
     model.frames = MixedFrameDecoder(core, plain)
+    talker.rotary.shorten(CHECKED_POSITIONS)  # the plain decoder gets them back when it runs further
     logger.info(
         "decode core: %d slots, %d positions of keys and values, %.0f MB beyond the weights",
         core.slots, core.pages.pages * core.pages.page, core.nbytes / 1e6,

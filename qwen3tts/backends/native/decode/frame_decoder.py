@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -306,19 +307,19 @@ class NativeFrameDecoder:
         """Runs the prompts of all rows in one call and draws their first codes."""
         counts = [request.prefill.shape[0] for request in requests]
         x = torch.cat([request.prefill.to(self.device, self.dtype) for request in requests])  # a copy: overwritten
-        places, ends = [row.place for row in rows], torch.tensor(counts).cumsum(0)
-        parts = (
-            ("slot", torch.tensor(places).repeat_interleave(torch.tensor(counts))),
-            ("position", torch.cat([torch.arange(count) for count in counts])),
-            ("slots", torch.tensor(places)),
-            ("counts", torch.tensor(counts)),
-            ("last", ends - 1),
-        )
-        packed = to_device(torch.cat([part for _, part in parts]).to(torch.int32), self.device)
+        places = np.array([row.place for row in rows])
+        parts = {
+            "slot": np.repeat(places, counts),
+            "position": np.concatenate([np.arange(count) for count in counts]),
+            "slots": places,
+            "counts": np.array(counts),
+            "last": np.cumsum(counts) - 1,
+        }
+        packed = to_device(torch.from_numpy(np.concatenate(list(parts.values()), dtype=np.int32)), self.device)
         fields, offset = {"x": x.data_ptr(), "positions": x.shape[0], "prompts": len(rows)}, packed.data_ptr()
-        for name, part in parts:
+        for name, part in parts.items():
             fields[name] = offset
-            offset += part.numel() * packed.element_size()
+            offset += len(part) * packed.element_size()
         self.launches.prefill(fields, rows)
 
     def _text(self, rows: Tensor) -> Tensor:

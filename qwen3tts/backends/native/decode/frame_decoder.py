@@ -68,11 +68,13 @@ class NativeFrameDecoder:
         page: int = PAGE,
         graphs: bool = True,
         persistent_predictor: bool = True,
+        projections: bool = False,
     ) -> None:
         """talker: in the form of weights.store_for_kernels. text_padding [hidden]: the text row of frames past the end
         of the text. kv_bytes, kv_positions: see state.PoolSize. page: positions of a page, a power of two from 8 up.
         graphs: False launches everything eagerly, with the same results. persistent_predictor: the code predictor of
-        one row as one kernel, with the same results, where that fits (persistent_problem says why not).
+        one row as one kernel, with the same results, where that fits (persistent_problem says why not). projections:
+        the code predictor's input tables by the core's own products.
 
         Raises KernelArgumentError for weights, ValueError for sizes that the kernels cannot take."""
         if not 1 <= slots <= MAX_SLOTS:
@@ -85,7 +87,7 @@ class NativeFrameDecoder:
         size = PoolSize.of(talker, slots, max_positions, kv_bytes, kv_positions, page)
         self.pages, self.most_pages = PageAllocator(size.first, page), size.most
         self._cannot_grow = False  # the device had no memory when that was last tried
-        self.weights = DecodeWeights(talker, text_padding)
+        self.weights = DecodeWeights(talker, text_padding, native if projections else None)
         logger.debug("projected the code predictor's input tables, if it has a projection")
         pages_per_slot = min(self.pages.pages_for(max_positions), size.most)
         self.state = DecoderState(talker, slots, self.pages, pages_per_slot, REPLAYS_IN_FLIGHT, frames_per_replay)

@@ -15,10 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from qwen3tts.backends.native.checks import DTYPE_CODES
+from qwen3tts.backends.native.decode.projections import product
+from qwen3tts.backends.native.module import Native
 from qwen3tts.checkpoint.loading import joined
 from qwen3tts.errors import KernelArgumentError
 from qwen3tts.model.config import TransformerConfig
-from qwen3tts.model.layers import Head, RotaryTable, independent_rows, product
+from qwen3tts.model.layers import Head, RotaryTable, independent_rows
+from qwen3tts.model.layers import product as plain_product
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.talker import Talker
 
@@ -38,7 +41,7 @@ def _narrow_forward(head: Head) -> Callable[[Tensor], Tensor]:
     """Head.forward of a head that is not stored in fp32."""
 
     def forward(x: Tensor) -> Tensor:
-        return product(x.float(), head.weight.float())
+        return plain_product(x.float(), head.weight.float())
 
     return forward
 
@@ -122,9 +125,9 @@ class DecodeWeights:
 
     Holds on to the storage of every pointer that it gives out, whatever becomes of the Parameters."""
 
-    def __init__(self, talker: Talker, padding: Tensor) -> None:
-        """padding [hidden]: the text row of frames past the end of the text. Raises KernelArgumentError for weights
-        that the kernels cannot read where they are."""
+    def __init__(self, talker: Talker, padding: Tensor, native: Native | None = None) -> None:
+        """padding [hidden]: the text row of frames past the end of the text. native: whose products make the input
+        tables; None: torch's. Raises KernelArgumentError for weights that the kernels cannot read where they are."""
         self.talker, self.dtype = talker, talker.dtype
         self.kept: list[Tensor] = []
         config, predictor = talker.config, talker.code_predictor
@@ -132,7 +135,7 @@ class DecodeWeights:
         inputs, projection = tables[:-1], predictor.small_to_mtp_projection
         self.projected_bytes = 0
         if isinstance(projection, nn.Linear):
-            inputs = self._projected(projection, inputs)
+            inputs = self._projected(projection, inputs, native)
             self.projected_bytes = sum(table.nbytes for table in inputs)
         self.fields: dict[str, Any] = {
             "dtype": DTYPE_CODES[self.dtype],
@@ -182,11 +185,12 @@ class DecodeWeights:
             raise KernelArgumentError(f"The decode core cannot read {name}: it is {problem}.")
         return address
 
-    def _projected(self, projection: nn.Module, tables: list[Tensor]) -> list[Tensor]:
-        """The tables as the code predictor sees them, row by row in the plain model's arithmetic."""
+    def _projected(self, projection: nn.Linear, tables: list[Tensor], native: Native | None) -> list[Tensor]:
+        """The tables as the code predictor sees them, row by row."""
+        if native is not None:
+            return [product(native, projection, table.detach()) for table in tables]
         with exact_arithmetic(self.talker.device), independent_rows():
-            made = [projection(table) for table in tables]
-        return made
+            return [projection(table) for table in tables]
 
     def _head(self, head: Any) -> dict[str, int]:
         weight: Tensor = head.weight

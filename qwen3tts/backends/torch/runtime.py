@@ -101,12 +101,16 @@ class TorchRuntime:
             logger.debug("derived the codec's tables")
             talker.prepare(max_positions)
             logger.debug("made the rotary tables")
-            padding = talker.embed_text(torch.tensor([config.tts_pad_id]))[0]
-        logger.debug("embedded a text token")
+
+            def padding() -> Tensor:
+                return talker.embed_text(torch.tensor([config.tts_pad_id]))[0]
+
+            # on a GPU only when it is needed: a handle of torch's BLAS takes 100 MB there
+            text_padding = padding if self.device.type == "cuda" else padding()
         slots = options.with_streams(None).max_streams
         assert slots is not None
         self.frames = TorchFrameDecoder(
-            talker, padding, slots=slots, max_positions=max_positions, kv_bytes=options.kv_bytes
+            talker, text_padding, slots=slots, max_positions=max_positions, kv_bytes=options.kv_bytes
         )
         self.codec = TorchCodecDecoder(codec, self.device)
 

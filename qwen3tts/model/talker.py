@@ -130,8 +130,7 @@ class Talker(nn.Module):
 
     def embed_codec(self, ids: Tensor) -> Tensor:
         """E(ids): int64 [N] -> [N, hidden]."""
-        out: Tensor = self.model.codec_embedding(ids)
-        return out.to(self.dtype)
+        return F.embedding(ids, self.model.codec_embedding.weight).to(self.dtype)
 
     def embed_frame(self, codes: Tensor) -> Tensor:
         """Sum of the 16 code embeddings of a frame: int64 [B, 16] -> [B, hidden], one rounding."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qwen3tts.backends.native.decode.capture import Captured, buckets, capture_graphs
+from qwen3tts.backends.native.decode.capture import BUCKETS, Captured, buckets, capture_graphs
 from qwen3tts.backends.native.decode.launches import REPLAYS_IN_FLIGHT, Launches, Row
 from qwen3tts.backends.native.decode.pages import PageAllocator
 from qwen3tts.backends.native.decode.state import PAGE, DecoderState, PoolSize
@@ -52,13 +52,15 @@ class NativeFrameDecoder:
         kv_positions: int | None = None,
         frames_per_replay: int,
         page: int = PAGE,
+        row_buckets: Sequence[int] = BUCKETS,
         graphs: bool = True,
         persistent_predictor: bool = True,
     ) -> None:
         """talker: in the form of weights.store_for_kernels. text_padding [hidden]: the text row of frames past the end
         of the text. kv_bytes, kv_positions: see state.PoolSize. page: positions of a page, a power of two from 8 up.
-        graphs: False launches everything eagerly, with the same results. persistent_predictor: the code predictor of
-        one row as one kernel, with the same results, where that fits (persistent_problem says why not).
+        row_buckets: numbers of rows with graphs of their own, beside that of all slots. graphs: False launches
+        everything eagerly, with the same results. persistent_predictor: the code predictor of one row as one kernel,
+        with the same results, where that fits (persistent_problem says why not).
 
         Raises KernelArgumentError for weights, ValueError for sizes that the kernels cannot take."""
         if not 1 <= slots <= MAX_SLOTS:
@@ -79,7 +81,7 @@ class NativeFrameDecoder:
         self._next_slot = 0
         self._with_graphs = graphs
         self._persistent_predictor = persistent_predictor
-        self.launches = Launches(native, self.state, buckets(slots), frames_per_replay)
+        self.launches = Launches(native, self.state, buckets(slots, row_buckets), frames_per_replay)
         with self._guard():
             self.launches.use(*self._new_core())
 

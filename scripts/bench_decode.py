@@ -50,6 +50,7 @@ TIE = 1e-4
 TEXT_ROWS = 1000
 """of the text table, which decoding does not read"""
 CONTEXT, RUN, RUNS = 200, 100, 5
+PROMPT, PROMPT_RUNS = 40, 10
 
 
 def talker_config(preset: str) -> TalkerConfig:
@@ -261,8 +262,8 @@ class Bench:
     def prefill(self, core: NativeFrameDecoder, talker: Talker) -> dict[str, float]:
         """ms of one prompt of 40 rows, and of a prompt and the first frame's codes on the host."""
         device_ms, host_ms, first_ms = [], [], []
-        for run in range(12):
-            row = requests(talker, 1, 4, prompt=40)
+        for run in range(2 + PROMPT_RUNS):
+            row = requests(talker, 1, 4, prompt=PROMPT)
             if self.device.type == "cuda":
                 torch.cuda.synchronize()
             started = time.perf_counter()

@@ -99,10 +99,10 @@ class Sizes:
         found = []
         for page, (core, _, _) in zip(sizes, made, strict=True):
             wasted = core.pages.used * page - sum(needs)
-            ms = {str(count): round(statistics.median(times[page, count]), 4) for count in counts}
+            median = {str(count): round(statistics.median(times[page, count]), 4) for count in counts}
             spread = {str(count): [round(t, 4) for t in times[page, count]] for count in counts}
             found.append({
-                "page": page, "ms_per_frame": ms, "ms_per_frame_runs": spread, "rows": self.slots,
+                "page": page, "ms_per_frame": median, "ms_per_frame_runs": spread, "rows": self.slots,
                 "positions_needed": sum(needs), "positions_wasted": wasted,
                 "megabytes_wasted": round(wasted * position / 1e6, 1),
                 "table_bytes": core.state.table.nbytes,

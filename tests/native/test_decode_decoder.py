@@ -172,6 +172,10 @@ def test_buckets_cover_all_slots():
         for rows in range(1, slots + 1):
             assert rows <= bucket_for(rows, chosen) <= slots
             assert bucket_for(rows, chosen) < 2 * rows or bucket_for(rows, chosen) == 1
+    assert buckets(6, (9, 3, 6, 1, 3)) == (1, 3, 6)
+    assert buckets(6, ()) == (6,)
+    with pytest.raises(ValueError, match="buckets of 2, 0 rows, expected 1 or more"):
+        buckets(6, (2, 0))
 
 
 def test_every_bucket_has_its_graphs(native, models, caplog):
@@ -183,6 +187,8 @@ def test_every_bucket_has_its_graphs(native, models, caplog):
     launches = {graph.frames: graph.launches for graph in core.captured}
     assert launches[2] == 2 * launches[1]
     assert core.nbytes > core.state.pool.nbytes
+    fewer = core_of(native, runtime, slots=6, frames_per_replay=2, row_buckets=(3,))
+    assert {graph.rows for graph in fewer.captured} == {3, 6}
     for slots, frames in ((0, 1), (65, 1), (1, 0), (1, 33)):
         with pytest.raises(ValueError, match="expected 1 to"):
             core_of(native, runtime, slots=slots, frames_per_replay=frames)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qwen3tts.backends.native.decode.capture import Captured, buckets, capture_graphs
+from qwen3tts.backends.native.decode.capture import BUCKETS, Captured, buckets, capture_graphs
 from qwen3tts.backends.native.decode.launches import REPLAYS_IN_FLIGHT, Launches, Row
 from qwen3tts.backends.native.decode.pages import PageAllocator
 from qwen3tts.backends.native.decode.state import PAGE, DecoderState, PoolSize
@@ -66,15 +66,17 @@ class NativeFrameDecoder:
         kv_positions: int | None = None,
         frames_per_replay: int,
         page: int = PAGE,
+        row_buckets: Sequence[int] = BUCKETS,
         graphs: bool = True,
         persistent_predictor: bool = True,
         projections: bool = False,
     ) -> None:
         """talker: in the form of weights.store_for_kernels. text_padding [hidden]: the text row of frames past the end
         of the text. kv_bytes, kv_positions: see state.PoolSize. page: positions of a page, a power of two from 8 up.
-        graphs: False launches everything eagerly, with the same results. persistent_predictor: the code predictor of
-        one row as one kernel, with the same results, where that fits (persistent_problem says why not). projections:
-        the code predictor's input tables by the core's own products.
+        row_buckets: numbers of rows with graphs of their own, beside that of all slots. graphs: False launches
+        everything eagerly, with the same results. persistent_predictor: the code predictor of one row as one kernel,
+        with the same results, where that fits (persistent_problem says why not). projections: the code predictor's
+        input tables by the core's own products.
 
         Raises KernelArgumentError for weights, ValueError for sizes that the kernels cannot take."""
         if not 1 <= slots <= MAX_SLOTS:
@@ -97,7 +99,7 @@ class NativeFrameDecoder:
         self._next_slot = 0
         self._with_graphs = graphs
         self._persistent_predictor = persistent_predictor
-        self.launches = Launches(native, self.state, buckets(slots), frames_per_replay)
+        self.launches = Launches(native, self.state, buckets(slots, row_buckets), frames_per_replay)
         with self._guard():
             self._use(self._new_core())
 

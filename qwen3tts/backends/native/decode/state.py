@@ -18,7 +18,7 @@ from qwen3tts.model.kv_cache import kv_bytes_per_position
 from qwen3tts.model.sampling import suppressed_tokens
 from qwen3tts.model.talker import Talker
 
-PAGE = 64
+PAGE = 32
 """positions of a page, if nothing else is asked for"""
 PREDICTOR_POSITIONS = 16
 """kPredictorPositions of csrc/common/decode/attention.h"""

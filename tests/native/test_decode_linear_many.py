@@ -63,10 +63,22 @@ PASSES = (
     (2048, (1072,), "residual", 18),
     (1024, (32,), "store", 128),
 )
+# Where csrc/common/decode/linear_stream.cpp has one: blocks of 32 and 64 rows, whole and not, and two of them.
+STREAMS = (
+    (2048, (48, 48), "silu_mul", 17),
+    (2048, (48, 48), "silu_mul", 40),
+    (2048, (96, 96), "silu_mul", 70),
+    (2048, (32,), "residual", 32),
+    (2048, (64,), "residual", 128),
+    (3072, (32,), "residual", 20),
+    (3072, (32,), "residual", 33),
+    (6144, (64,), "residual", 31),
+    (6144, (64,), "residual", 64),
+)
 
 
-@pytest.mark.parametrize(("k", "parts", "epilogue", "rows"), PASSES)
-def test_passes_have_the_bits_of_the_general_kernel(native, generator, k, parts, epilogue, rows):
+@pytest.mark.parametrize(("k", "parts", "epilogue", "rows"), PASSES + STREAMS)
+def test_kernels_of_one_shape_have_the_bits_of_the_general_kernel(native, generator, k, parts, epilogue, rows):
     """One more output in each part, and the weights fit the general kernel alone."""
     dtype = torch.bfloat16
     x = draw(native, generator, (rows, k), dtype)

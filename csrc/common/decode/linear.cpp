@@ -49,7 +49,7 @@ void linear(const LinearArguments& a, void* stream) {
   if (a.rows == 0) return;
 #if QW_HAS_MMA
   if (use_mma(a)) {
-    if (!linear_few(a, stream) && !linear_passes(a, stream)) linear_mma(a, stream);
+    if (!linear_few(a, stream) && !linear_stream(a, stream) && !linear_passes(a, stream)) linear_mma(a, stream);
     return;
   }
 #endif

@@ -336,22 +336,6 @@ template <class T, int M, bool NORM, int CLUSTER> void launch_rows(const LinearA
   a.rows <= 32 ? launch<T, M, 1, NORM, CLUSTER>(a, stream) : launch<T, M, 2, NORM, CLUSTER>(a, stream);
 }
 
-// Whether this device runs code that was compiled for clusters.
-bool has_clusters() {
-#ifdef QWEN3TTS_CUDA
-  static thread_local std::pair<int, bool> known{-1, false};
-  const gpu::DeviceFacts& facts = gpu::device_facts();
-  if (known.first != facts.device) {
-    cudaFuncAttributes attributes{};
-    gpu::check(cudaFuncGetAttributes(&attributes, linear_mma_kernel<gpu::bf16, 2, 1, false, 4, true>), "attributes");
-    known = {facts.device, attributes.ptxVersion >= 90 && facts.block_shared >= 160 * 1024};
-  }
-  return known.second;
-#else
-  return false;
-#endif
-}
-
 // As many rows of weights to a block as keep all multiprocessors busy with one block each. No sum depends on it.
 template <class T> void launch_for(const LinearArguments& a, void* stream) {
   const int tiles = (outputs_of(a) * (a.epilogue == Epilogue::silu_mul ? 2 : 1) + 15) / 16;
@@ -368,6 +352,21 @@ template <class T> void launch_for(const LinearArguments& a, void* stream) {
 }
 
 }  // namespace
+
+bool has_clusters() {
+#ifdef QWEN3TTS_CUDA
+  static thread_local std::pair<int, bool> known{-1, false};
+  const gpu::DeviceFacts& facts = gpu::device_facts();
+  if (known.first != facts.device) {
+    cudaFuncAttributes attributes{};
+    gpu::check(cudaFuncGetAttributes(&attributes, linear_mma_kernel<gpu::bf16, 2, 1, false, 4, true>), "attributes");
+    known = {facts.device, attributes.ptxVersion >= 90 && facts.block_shared >= 160 * 1024};
+  }
+  return known.second;
+#else
+  return false;
+#endif
+}
 
 void linear_mma(const LinearArguments& a, void* stream) {
   a.dtype == DType::bf16 ? launch_for<gpu::bf16>(a, stream) : launch_for<gpu::fp16>(a, stream);

@@ -133,10 +133,14 @@ void linear_fma(const LinearArguments& arguments, void* stream);
 // have room in the 48 KB of shared memory that a launch gets without asking.
 constexpr int kMaxNormMma = 2048;
 void linear_mma(const LinearArguments& arguments, void* stream);
+// Whether this device runs code that was compiled for clusters, and has the shared memory for them.
+bool has_clusters();
 
 // The same bits, where there is a kernel for just this shape, of up to 16 rows in bf16. False: there is none.
 bool linear_few(const LinearArguments& arguments, void* stream);
 
+// The same for 17 to 128 rows, with more outputs or a longer k than linear_passes() has registers for.
+bool linear_stream(const LinearArguments& arguments, void* stream);
 // The same for up to 128 rows.
 bool linear_passes(const LinearArguments& arguments, void* stream);
 

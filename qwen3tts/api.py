@@ -12,6 +12,7 @@ import torch
 
 from qwen3tts.arguments import check_kind, checked_texts, one_per_text
 from qwen3tts.audio.reading import AudioSource, read_audio
+from qwen3tts.backends.memory import give_back_unused
 from qwen3tts.backends.registry import choose, open_encoders, open_runtime
 from qwen3tts.checkpoint import open_checkpoint
 from qwen3tts.errors import OptionError, Qwen3TTSError, VoiceError
@@ -119,8 +120,8 @@ def _loaded(
     except BaseException:
         tts.close()
         raise
-    if where.type == "cuda":
-        torch.cuda.empty_cache()  # what loading and checking needed for a while
+    give_back_unused(where)  # what loading and checking needed for a while
+    logger.debug("gave back what nothing holds")
     return tts
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks and times the decode core on a GPU, on full-size weights that are drawn there (no checkpoint is needed).
 
-    python scripts/bench_decode.py --json out.json [--preset 0.6b,1.7b] [--rows 1,8,32,64] [--backend cuda]
+    python scripts/bench_decode.py --json out.json [--preset 0.6b,1.7b] [--rows 1,8,16,32,64] [--backend cuda]
 
 Checked first: codes in fp32 equal to the plain torch decoder's on the same card (greedy and sampled); in bf16 a row's
 codes are the same alone and among others, in any slot, with 1 and with 4 frames a replay, replayed and eager.
@@ -9,13 +9,14 @@ codes are the same alone and among others, in any slot, with 1 and with 4 frames
 Timed then, in bf16 with the sampling that is the default: `advance`, 100 frames a run after one run of warm-up, with
 contexts that grow from 200 to 700 positions; CUDA events around the call, so all launches, sampling and the copies of
 the codes are inside, the codec is not. Prefill: `admit` of one prompt of 40 rows, by events and by the host's clock.
+--launched: also one row whose code predictor is launched kernel by kernel, as where it cannot be one kernel. Cores are
+built with the graphs of their own number of rows alone; scripts/bench_decode_sizes.py times page sizes and row buckets.
 """
 
 import argparse
 import dataclasses
 import json
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from decode_checks.bits import first_difference
 from decode_checks.near import near_picks
+from decode_checks.timing import frame_milliseconds, free_bytes, machine, timed
 
-import qwen3tts
-from qwen3tts.backends.native import open_native
+from qwen3tts.backends.native import Native, open_native
 from qwen3tts.backends.native.decode.frame_decoder import NativeFrameDecoder
 from qwen3tts.backends.native.decode.weights import store_for_kernels
 from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder
@@ -49,6 +50,7 @@ TIE = 1e-4
 TEXT_ROWS = 1000
 """of the text table, which decoding does not read"""
 CONTEXT, RUN, RUNS = 200, 100, 5
+PROMPT, PROMPT_RUNS = 40, 10
 
 
 def talker_config(preset: str) -> TalkerConfig:
@@ -89,8 +91,14 @@ def requests(talker: Talker, count: int, frames: int, *, prompt: int, sampled: b
         params = SamplingParams(sampled, 0.9, 50, 1.0)
         made.append(
             RowRequest(
-                prefill=x[:length], trailing=x[length:], talker=params, predictor=params,
-                repetition_penalty=1.05 if sampled else 1.0, seed=7 + i, part=0, max_frames=frames,
+                prefill=x[:length],
+                trailing=x[length:],
+                talker=params,
+                predictor=params,
+                repetition_penalty=1.05 if sampled else 1.0,
+                seed=7 + i,
+                part=0,
+                max_frames=frames,
             )
         )
     return made
@@ -151,16 +159,17 @@ def distance(logits: torch.Tensor, params: SamplingParams, word: int, codes: tup
 class Bench:
     """One model on one card."""
 
-    def __init__(self, backend: str, preset: str) -> None:
-        self.native, self.config = open_native(backend), talker_config(preset)
-        self.device = self.native.device
+    def __init__(self, native: Native, config: TalkerConfig) -> None:
+        self.native, self.config, self.device = native, config, native.device
 
-    def core(self, talker: Talker, slots: int, *, depth: int = 4, graphs: bool = True) -> NativeFrameDecoder:
+    def core(
+        self, talker: Talker, slots: int, *, depth: int = 4, graphs: bool = True, **options: Any
+    ) -> NativeFrameDecoder:
         """A decode core with room for contexts of 1,000 positions."""
         padding = torch.zeros(self.config.transformer.hidden_size, device=self.device, dtype=talker.dtype)
         return NativeFrameDecoder(
             self.native, talker, padding, slots=slots, max_positions=2048, kv_bytes=None, kv_positions=1024 * slots,
-            frames_per_replay=depth, graphs=graphs,
+            frames_per_replay=depth, graphs=graphs, **options,
         )  # fmt: skip
 
     def check_fp32(self, frames: int, rows: int = 8) -> dict[str, str]:
@@ -229,84 +238,64 @@ class Bench:
         found["20 times"] = first_difference([together[0]] * 20, again)
         return found
 
-    def speed(self, talker: Talker, rows: int, depth: int) -> dict[str, Any]:
-        """ms per frame over growing contexts."""
-        torch.cuda.empty_cache()
-        free = torch.cuda.mem_get_info(self.device)[0]
-        started = time.perf_counter()
-        core = self.core(talker, rows, depth=depth)
-        torch.cuda.synchronize()
-        built = time.perf_counter() - started
-        used = free - torch.cuda.mem_get_info(self.device)[0]
+    def speed(self, talker: Talker, rows: int, depth: int, *, launched: bool = False) -> dict[str, Any]:
+        """ms per frame over growing contexts. launched: without the predictor of one row as one kernel."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        free, started = free_bytes(self.device), time.perf_counter()
+        core = self.core(talker, rows, depth=depth, row_buckets=(), persistent_predictor=not launched)
+        built, used = time.perf_counter() - started, free - free_bytes(self.device)
         slots = core.admit(requests(talker, rows, RUN * (RUNS + 1) + 1, prompt=CONTEXT - RUN))
-        times = []
-        for run in range(RUNS + 1):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            made = core.advance(RUN, slots)
-            end.record()
-            end.synchronize()
-            if made.counts != (RUN,) * rows:
-                raise SystemExit(f"{made.counts} frames were made, expected {RUN} of each of {rows} rows")
-            if run:
-                times.append(begin.elapsed_time(end) / RUN)
+        times = [frame_milliseconds(core, slots, RUN) for _ in range(RUNS + 1)][1:]
         for slot in slots:
             core.release(slot)
         prefill = self.prefill(core, talker) if rows == 1 else None
-        launches = {f"{g.rows} x {g.frames}": g.launches for g in core.captured if g.rows == rows}
+        launches = {f"{g.rows} x {g.frames}": g.launches for g in core.captured}
+        persistent = (core.persistent_problem or "in use") if rows == 1 else "for one row"
+        core.close()
         return {
             "rows": rows, "frames_per_replay": depth, "ms_per_frame": round(statistics.median(times), 4),
-            "ms_per_frame_runs": [round(t, 4) for t in times], "launches": launches,
+            "ms_per_frame_runs": [round(t, 4) for t in times], "persistent_predictor": persistent, "launches": launches,
             "core_seconds": round(built, 2), "core_megabytes": round(used / 1e6, 1), "prefill": prefill,
         }  # fmt: skip
 
     def prefill(self, core: NativeFrameDecoder, talker: Talker) -> dict[str, float]:
         """ms of one prompt of 40 rows, and of a prompt and the first frame's codes on the host."""
         device_ms, host_ms, first_ms = [], [], []
-        for run in range(12):
-            row = requests(talker, 1, 4, prompt=40)
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda.synchronize()
+        for run in range(2 + PROMPT_RUNS):
+            row = requests(talker, 1, 4, prompt=PROMPT)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
             started = time.perf_counter()
-            begin.record()
-            slots = core.admit(row)
-            end.record()
+            ms, slots = timed(self.device, lambda row=row: core.admit(row))  # type: ignore[misc]
             admitted = time.perf_counter()
             core.advance(1, slots)
             done = time.perf_counter()
             core.release(slots[0])
             if run > 1:
-                device_ms.append(begin.elapsed_time(end))
+                device_ms.append(ms)
                 host_ms.append(1e3 * (admitted - started))
                 first_ms.append(1e3 * (done - started))
         names = ("events_ms", "host_ms", "first_codes_ms")
         return {n: round(statistics.median(v), 3) for n, v in zip(names, (device_ms, host_ms, first_ms), strict=True)}
 
 
-def machine(commit: str | None) -> dict[str, Any]:
-    """Card, driver and versions."""
-    smi = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem", "--format=csv,noheader"]
-    facts = subprocess.run(smi, capture_output=True, text=True).stdout.strip()
-    return {
-        "card": facts or torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
-        "qwen3tts": qwen3tts.__version__, "commit": commit,
-    }  # fmt: skip
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="cuda", choices=("cuda", "hip"))
     parser.add_argument("--preset", default="0.6b,1.7b")
-    parser.add_argument("--rows", default="1,8,32,64")
-    parser.add_argument("--depths", default="1,4", help="frames per replay")
+    parser.add_argument("--rows", default="1,8,16,32,64")
+    parser.add_argument("--depths", default="4", help="frames per replay")
+    parser.add_argument("--launched", action="store_true", help="one row without the persistent code predictor, too")
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--check-frames", type=int, default=24)
     parser.add_argument("--commit", help="named in the JSON")
     parser.add_argument("--json", type=Path)
     a = parser.parse_args()
+    native = open_native(a.backend)
     result: dict[str, Any] = {"what": __doc__, "machine": machine(a.commit), "models": {}}
     for preset in a.preset.split(","):
-        bench = Bench(a.backend, preset)
+        bench = Bench(native, talker_config(preset))
         entry: dict[str, Any] = {"speed": []}
         result["models"][preset] = entry
         if not a.no_check:
@@ -317,10 +306,12 @@ def main() -> None:
                 print(preset, name, entry[name], f"{time.perf_counter() - started:.1f} s", flush=True)
         talker = draw_talker(bench.config, torch.bfloat16, bench.device)
         store_for_kernels(talker)
-        for rows in map(int, a.rows.split(",")):
-            for depth in map(int, a.depths.split(",")):
-                entry["speed"].append(bench.speed(talker, rows, depth))
-                print(preset, entry["speed"][-1], flush=True)
+        depths = [int(depth) for depth in a.depths.split(",")]
+        asked = [(int(rows), depth, False) for rows in a.rows.split(",") for depth in depths]
+        asked += [(1, depth, True) for depth in depths if a.launched]
+        for rows, depth, launched in asked:
+            entry["speed"].append(bench.speed(talker, rows, depth, launched=launched))
+            print(preset, entry["speed"][-1], flush=True)
         if a.json:
             a.json.write_text(json.dumps(result, indent=1) + "\n")
     checks = [m.get(kind, {}) for m in result["models"].values() for kind in ("fp32", "bf16")]

@@ -10,6 +10,7 @@ import contextlib
 import json
 import sys
 import time
+import traceback
 from importlib import metadata
 from pathlib import Path
 
@@ -51,6 +52,9 @@ class Ours:
             a.model, backend="auto" if on_gpu else "cpu", dtype=a.dtype, profile=a.profile, runtime=streams,
             device=a.device if on_gpu else None,
         )  # fmt: skip
+        manifest = self.tts.optimization_manifest("inference")
+        passes = [] if manifest is None else manifest.to_dict()["passes"]
+        self.facts = {"passes": {entry["pass"]: entry["runtime_status"] for entry in passes}}
 
     def speak(self, rows, frames, seed):
         """(frames, seconds for them with the prompts)."""
@@ -74,6 +78,7 @@ class Official:
         place = {"device_map": a.device, "attn_implementation": "sdpa"} if on_gpu else {"attn_implementation": "eager"}
         self.tts = Qwen3TTSModel.from_pretrained(a.model, dtype=getattr(torch, a.dtype), **place)
         self.tts.model.generate = self.codes = Timed(self.tts.model.generate, wait)
+        self.facts = {}
 
     def speak(self, rows, frames, seed):
         """N tokens give N - 1 frames."""
@@ -102,6 +107,7 @@ class Faster:
         self.tts = FasterQwen3TTS.from_pretrained(a.model, device=a.device, dtype=getattr(torch, a.dtype))
         self.tts.warmup()
         module.fast_generate = self.codes = Timed(module.fast_generate, wait)
+        self.facts = {}
 
     def speak(self, rows, frames, seed):
         """As its own loop counts."""
@@ -136,17 +142,17 @@ def serve(a, answer):
     started = time.perf_counter()
     try:
         runtime = role(a, wait)
+        versions = {package: version(package) for package in (*role.packages, "torch")}
+        answer({"ready": versions, "load_seconds": round(time.perf_counter() - started, 2), **runtime.facts})
+        for line in sys.stdin:
+            began = time.perf_counter()
+            frames, seconds = runtime.speak(a.rows, a.frames, json.loads(line)["run"])
+            wait()
+            memory = torch.cuda.max_memory_reserved() if on_gpu else 0
+            answer({"frames": frames, "seconds": seconds, "with_audio": time.perf_counter() - began, "memory": memory})
     except Exception as error:  # whatever another project raises is why it is left out
+        traceback.print_exc()
         answer({"missing": f"{type(error).__name__}: {error}"[:500]})
-        return
-    versions = {package: version(package) for package in (*role.packages, "torch")}
-    answer({"ready": versions, "load_seconds": round(time.perf_counter() - started, 2)})
-    for line in sys.stdin:
-        began = time.perf_counter()
-        frames, seconds = runtime.speak(a.rows, a.frames, json.loads(line)["run"])
-        wait()
-        memory = torch.cuda.max_memory_reserved() if on_gpu else 0
-        answer({"frames": frames, "seconds": seconds, "with_audio": time.perf_counter() - began, "memory": memory})
 
 
 def main():

@@ -7,8 +7,7 @@ bits: a row's codes are the same alone and among others, in any slot, for any nu
 launched eagerly, with and without the persistent kernels. lives: in 64 slots rows of random lengths join, pause for
 text, fail, are cancelled and end, until 20,000 frames of rows are made; every row's codes are those of its single run;
 all pages come back and no memory is lost. hash: 10,000 replays of the same rows give one hash of codes and hidden
-states. --quick: a tenth of it. smoke: a little of everything, for compute-sanitizer; with --talker-layers 1 it takes
-the kernels of the released sizes and little time.
+states. --quick: a tenth of it.
 """
 
 import argparse
@@ -26,7 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from decode_checks.bits import first_difference, replays_of_one_hash, same_bits
+from decode_checks.bits import replays_of_one_hash, same_bits
 from decode_checks.drawing import DrawnTalker, draw_row, draw_talker, drawn, talker_config
 from decode_checks.forcing import speak
 from decode_checks.lives import Habits, Life, differences_alone
@@ -140,20 +139,6 @@ class Checks:
         return found
 
 
-    def smoke(self) -> dict[str, Any]:
-        """A few frames of every kind of launch."""
-        core, rng = self.core(self.slots, frames_per_replay=2), random.Random(4)
-        rows = [self.row(rng, 3) for _ in range(self.slots)]
-        together = speak(core, rows, 3)
-        found = {
-            f"{size} rows": first_difference(together[:size], speak(core, rows[:size], 3))
-            for size in (1, 8)
-            if size <= self.slots
-        }
-        core.close()
-        return found
-
-
 def run(checks: Checks, chosen: list[str], quick: bool) -> tuple[dict[str, Any], bool]:
     """-> what was found, and whether all of it is as it must be."""
     found: dict[str, Any] = {}
@@ -163,12 +148,10 @@ def run(checks: Checks, chosen: list[str], quick: bool) -> tuple[dict[str, Any],
             found["bits"] = checks.bits(8 if quick else 24)
         elif name == "lives":
             found["lives"] = checks.lives(2_000 if quick else 20_000)
-        elif name == "smoke":
-            found["smoke"] = checks.smoke()
         else:
             found["hash"] = checks.hash(1_000 if quick else 10_000)
         print(name, found[name], f"{time.perf_counter() - started:.1f} s", flush=True)
-    good = all(value == "equal" for kind in ("bits", "smoke") for value in found.get(kind, {}).values())
+    good = all(value == "equal" for value in found.get("bits", {}).values())
     good &= found.get("lives", {"equal": True})["equal"]
     good &= all(len(entry["hashes"]) == 1 for entry in found.get("hash", []))
     return found, good
@@ -185,8 +168,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     a = parser.parse_args()
     checks = a.checks.split(",")
-    if unknown := set(checks) - {"bits", "lives", "smoke", "hash"}:
-        parser.error(f"unknown checks {', '.join(map(repr, sorted(unknown)))}; there are bits, lives, smoke and hash")
+    if unknown := set(checks) - {"bits", "lives", "hash"}:
+        parser.error(f"unknown checks {', '.join(map(repr, sorted(unknown)))}; there are bits, lives and hash")
     native, found, good = open_native(a.backend), {}, True
     for preset in a.preset.split(","):
         config = talker_config(preset)

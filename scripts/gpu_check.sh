@@ -43,6 +43,7 @@ export QWEN3TTS_CUDA=ON QWEN3TTS_CUDA_ARCHITECTURES="$capability" QWEN3TTS_HIP=O
 if [ -n "$hip_root" ]; then
     export QWEN3TTS_HIP=ON QWEN3TTS_HIP_PLATFORM=nvidia QWEN3TTS_ROCM_PATH="$hip_root"
 fi
+export NVCC_APPEND_FLAGS="-lineinfo${NVCC_APPEND_FLAGS:+ $NVCC_APPEND_FLAGS}"  # the sanitizer's reports name lines
 step build "$python" -m pip install --no-build-isolation --no-deps --no-index --no-compile --upgrade --target "$site" .
 export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 QWEN3TTS_CACHE="$out/cache"
 step doctor "$python" -m qwen3tts doctor
@@ -63,7 +64,7 @@ for backend in "${backends[@]}"; do
 done
 
 decode_core() { # everything that is said of it but its speed (scripts/bench_decode.py)
-    local life=(scripts/decode_life.py) specifications=(scripts/decode_checks/specification-*.npz) tool
+    local life=(scripts/decode_life.py) specifications=(scripts/decode_checks/specification-*.npz)
     step decode_proof "$python" scripts/decode_proof.py compare "${specifications[@]}" --json "$out/decode_proof.json"
     if [ -n "$long" ]; then
         step decode_life "$python" "${life[@]}" --json "$out/decode_life.json"
@@ -77,14 +78,20 @@ decode_core() { # everything that is said of it but its speed (scripts/bench_dec
     fi
     # Every tensor is an allocation of its own then, so that what lies beside it is not the process's.
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-    for tool in memcheck racecheck initcheck; do
-        local more=()  # copies of whole tensors by torch, padding included, are not the kernels' reads
-        [ "$tool" != initcheck ] || more=(--check-api-memory-access no)
-        step "sanitizer_$tool" timeout 300 compute-sanitizer --tool "$tool" "${more[@]}" --error-exitcode 9 \
-            --kernel-regex kns=qwen3tts "$python" "${life[@]}" --preset 0.6b --talker-layers 1 --slots 20 --checks smoke
-        grep -hE "ERROR SUMMARY|RACECHECK SUMMARY" "$out/sanitizer_$tool.log"
-    done
+    local ours=(--kernel-name kns=qwen3tts) launched=bfloat16,float16,float32 dtype
+    watched memcheck memcheck "$launched,persistent" "${ours[@]}"
+    # To initcheck, what an unwatched kernel has written is not written: it watches torch's, too.
+    watched initcheck initcheck "$launched,persistent"
+    # The persistent kernel is beyond racecheck (docs/decode.md).
+    for dtype in ${launched//,/ }; do watched "racecheck_$dtype" racecheck "$dtype" "${ours[@]}"; done
     unset PYTORCH_NO_CUDA_MEMORY_CACHING
+}
+watched() { # watched NAME TOOL PARTS OPTION...: the decode core's kernels under compute-sanitizer
+    local name="sanitizer_$1" tool="$2" parts="$3"
+    shift 3
+    step "$name" timeout 90 compute-sanitizer --tool "$tool" "$@" --print-limit 20 --show-backtrace no \
+        --error-exitcode 9 "$python" scripts/decode_sanitize.py --parts "$parts"
+    grep -hE "ERROR SUMMARY|RACECHECK SUMMARY" "$out/$name.log"
 }
 decode_core
 rm -rf "$site" "$out/checkpoint"

@@ -283,7 +283,7 @@ __device__ __forceinline__ int sample(const PersistentArguments& a, const Exchan
   }
   token &= Shape::vocab - 1;
   if (thread == 0) {
-    s.token = token;  // for the finisher
+    if (known) s.token = token;  // for the finisher; else it is there, and others may still be reading it
     if (block == 0) {
       a.codes[pass + 1] = token;
       if (status != 0) *a.status |= static_cast<std::int32_t>(status);

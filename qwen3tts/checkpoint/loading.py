@@ -40,16 +40,16 @@ def load_module(
     device: torch.device,
     dtype_of: DtypeRule,
     on_host: Collection[str] = (),
-    together: Callable[[str, torch.dtype], bool] = lambda key, stored: False,
+    together: Callable[[str, torch.dtype], str | None] = lambda key, stored: None,
 ) -> None:
     """Loads every parameter and persistent buffer of `module` from the key `prefix` + its name.
 
     Each target is allocated in `dtype_of(key, stored dtype)` on `device`, or in host memory if its name is in
     `on_host`, and filled straight from the mapped file, so that no second copy of the weights exists. Parameters get
-    requires_grad=False. Tied tensors stay tied. together(key, stored dtype): which tensors share one allocation on
-    `device`. When all of them are given up, all of their memory comes back; torch would put other tensors into the gaps
-    between. Raises WeightsError for a missing key, another shape, a weight that is NaN or infinite, and a weight that
-    overflows the target dtype; the module is then unusable.
+    requires_grad=False. Tied tensors stay tied. together(key, stored dtype): the name of the allocation on `device`
+    that a tensor shares with others of that name, None for one of its own. Within one there are no gaps, and when all
+    of its tensors are given up, all of its memory comes back. Raises WeightsError for a missing key, another shape, a
+    weight that is NaN or infinite, and a weight that overflows the target dtype; the module is then unusable.
     """
     slots: dict[int, list[_Slot]] = {}
     kept = {prefix + name for name in on_host}
@@ -59,11 +59,17 @@ def load_module(
     groups.sort(key=lambda group: -group[0].meta.numel())  # the largest first, so that the threads end together
     with torch.inference_mode(False):
         shapes = {group[0].key: _target(group[0], reader, META, dtype_of) for group in groups}
-        shared = {key: x for key, x in shapes.items() if key not in kept and together(key, reader.dtype(key))}
-        joined = dict(zip(shared, _joined(tuple(shared.values()), device), strict=True))
+        shared: dict[str, list[str]] = {}
+        for key in shapes:
+            name = None if key in kept else together(key, reader.dtype(key))
+            if name is not None:
+                shared.setdefault(name, []).append(key)
+        placed: dict[str, Tensor] = {}
+        for keys in shared.values():
+            placed |= zip(keys, joined([shapes[key] for key in keys], device), strict=True)
         tensors = [
-            joined[key]
-            if key in joined
+            placed[key]
+            if key in placed
             else torch.empty(like.shape, dtype=like.dtype, device=CPU if key in kept else device)
             for key, like in shapes.items()
         ]
@@ -129,14 +135,15 @@ def _target(slot: _Slot, reader: TensorReader, device: torch.device, dtype_of: D
     return torch.empty(shape, dtype=dtype_of(slot.key, reader.dtype(slot.key)), device=device)
 
 
-def _joined(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Uninitialized tensors like these, in one allocation."""
+def joined(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Uninitialized contiguous tensors of these shapes and dtypes, in one allocation on the device."""
     sizes = [-(-tensor.nbytes // ALIGNED) * ALIGNED for tensor in tensors]
-    parts = torch.empty(sum(sizes), dtype=torch.uint8, device=device).split(sizes) if tensors else ()
-    return [
-        part[: like.nbytes].view(like.dtype).view(like.shape).data  # its versions are not counted with the others'
-        for part, like in zip(parts, tensors, strict=True)
-    ]
+    with torch.inference_mode(False):
+        parts = torch.empty(sum(sizes), dtype=torch.uint8, device=device).split(sizes) if tensors else ()
+        return [
+            part[: like.nbytes].view(like.dtype).view(like.shape).data  # its versions are not counted with the others'
+            for part, like in zip(parts, tensors, strict=True)
+        ]
 
 
 def _fill(keys: Sequence[str], targets: Sequence[Tensor], reader: TensorReader) -> None:

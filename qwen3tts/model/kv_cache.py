@@ -23,6 +23,11 @@ class RowCache:
         self.capacity, self.length = capacity, 0
 
 
+def positions_after(rows: Sequence[RowCache], counts: Sequence[int]) -> int:
+    """How many positions the longest of these rows has after a step that brings counts[r] of row r."""
+    return max((row.length + count for row, count in zip(rows, counts, strict=True)), default=0)
+
+
 class PackedRows:
     """One step over rows of different lengths: row r brings counts[r] new positions, packed in row order.
 

@@ -94,11 +94,29 @@ class RotaryTable:
     def __init__(
         self, config: TransformerConfig, positions: int, device: torch.device, dtype: torch.dtype, start: int = 0
     ) -> None:
-        half = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-        inverse = (1.0 / (config.rope_theta**half)).to(device)
-        angle = torch.arange(start, start + positions, device=device, dtype=torch.float32)[:, None] * inverse
-        cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
-        self.cos, self.sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        self.positions, self._start, self._config = positions, start, config
+        self.cos, self.sin = self._computed(device, dtype)
+
+    def _computed(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        config, start = self._config, self._start
+        with torch.inference_mode(False), torch.no_grad():  # ordinary tensors: their storage can be replaced
+            half = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
+            inverse = (1.0 / (config.rope_theta**half)).to(device)
+            angle = torch.arange(start, start + self.positions, device=device, dtype=torch.float32)[:, None] * inverse
+            cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+            return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+
+    def shorten(self, positions: int) -> None:
+        """Gives up the memory of all but the first so many, until they are asked for. The tensors stay the same."""
+        if positions < self.cos.shape[0]:
+            with torch.inference_mode(False):
+                self.cos.data, self.sin.data = self.cos[:positions].clone(), self.sin[:positions].clone()
+
+    def cover(self, positions: int) -> None:
+        """Has the first so many there; after shorten() that may mean to compute all of them again, to the same bits."""
+        if self.cos.shape[0] < min(positions, self.positions):
+            with torch.inference_mode(False):
+                self.cos.data, self.sin.data = self._computed(self.cos.device, self.cos.dtype)
 
     def at(self, positions: Tensor) -> "Angles":
         """positions int64 [N] counted from `start` -> cos and signed sin, [N, 1, head_dim] each."""

@@ -4,13 +4,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qwen3tts.model.code_predictor import CodePredictor
 from qwen3tts.model.config import TalkerConfig
-from qwen3tts.model.kv_cache import PackedRows, RowCache
+from qwen3tts.model.kv_cache import PackedRows, RowCache, positions_after
 from qwen3tts.model.layers import DecoderBlock, Head, Linear, RMSNorm, RotaryTable, lookup_table, run_blocks
+
+ROWS_ALIGNED = 512
+"""bytes; where rows begin behind other numbers: as a tensor of their own would"""
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
@@ -22,14 +26,31 @@ def to_device(x: Tensor, device: torch.device) -> Tensor:
     return x.to(device)
 
 
-def host_rows(table: Tensor, ids: Tensor, *, pin: bool) -> Tensor:
-    """table[ids], both in host memory: int64 [N] -> [N, width]; pin: in page-locked memory, for a copy to a GPU.
+def host_rows(table: Tensor, ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+    """table[ids] into out [N, bytes of a row], all in host memory. Raises IndexError for an id past the end.
 
     One thread does it, whatever torch is set to: to wake others takes longer than to copy the rows of a prompt."""
-    rows = torch.empty(len(ids), table.shape[1], dtype=table.dtype, pin_memory=pin)
-    source, target = table.detach().view(torch.uint8).numpy(), rows.view(torch.uint8).numpy()
-    np.take(source, ids.numpy(), axis=0, out=target)
-    return rows
+    source = table.detach().view(torch.uint8).numpy()
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(source):
+        raise IndexError(f"ids from {ids.min()} to {ids.max()} of a table with {len(source)} rows")
+    np.take(source, ids, axis=0, out=out, mode="clip")  # as it checks ids itself, numpy goes through a copy
+
+
+def uploaded_rows(
+    table: Tensor, ids: NDArray[np.int64], numbers: NDArray[np.int64], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """table[ids] of a table in host memory, and numbers as they are: both on the device by one copy, in stream order.
+
+    The host does not wait, and nothing that it writes later is sent."""
+    width = table.shape[1] * table.element_size()
+    start = -(-numbers.nbytes // ROWS_ALIGNED) * ROWS_ALIGNED
+    staged = torch.empty(start + len(ids) * width, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    host = staged.numpy()
+    host[: numbers.nbytes].view(np.int64)[:] = numbers
+    host_rows(table, ids, host[start:].reshape(len(ids), width))
+    sent = staged.to(device, non_blocking=True)
+    rows = sent[start:].view(table.dtype).view(len(ids), table.shape[1])
+    return rows, sent[: numbers.nbytes].view(torch.int64)
 
 
 class TextProjection(nn.Module):
@@ -90,18 +111,26 @@ class Talker(nn.Module):
     def embed_text(self, ids: Tensor) -> Tensor:
         """T(ids): int64 [N] -> [N, hidden] on the talker's device, wherever ids and the table of text tokens are."""
         table, device = self.model.text_embedding, self.device
-        ids = ids.to(table.weight.device)
-        if device.type == "cuda" and ids.device.type == "cpu":
-            rows = host_rows(table.weight, ids, pin=True).to(device, non_blocking=True)
-        else:
-            rows = to_device(table(ids), device)
+        if device.type == "cuda" and table.weight.device.type == "cpu":
+            return self.embed_text_with(ids.cpu().numpy(), np.zeros(0, np.int64))[0]
+        return self._projected(to_device(table(ids.to(table.weight.device)), device))
+
+    def embed_text_with(self, ids: NDArray[np.int64], numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """T(ids) [N, hidden], and other numbers on the talker's device: with one copy, if the table is on the host."""
+        table = self.model.text_embedding.weight
+        if table.device.type == "cpu":
+            rows, sent = uploaded_rows(table, ids, numbers, self.device)
+            return self._projected(rows), sent
+        sent = to_device(torch.from_numpy(np.concatenate((ids, numbers))), self.device)
+        return self.embed_text(sent[: len(ids)]), sent[len(ids) :]
+
+    def _projected(self, rows: Tensor) -> Tensor:
         out: Tensor = self.text_projection(rows.to(self.dtype))
         return out
 
     def embed_codec(self, ids: Tensor) -> Tensor:
         """E(ids): int64 [N] -> [N, hidden]."""
-        out: Tensor = self.model.codec_embedding(ids)
-        return out.to(self.dtype)
+        return F.embedding(ids, self.model.codec_embedding.weight).to(self.dtype)
 
     def embed_frame(self, codes: Tensor) -> Tensor:
         """Sum of the 16 code embeddings of a frame: int64 [B, 16] -> [B, hidden], one rounding."""
@@ -113,6 +142,7 @@ class Talker(nn.Module):
     def forward(self, x: Tensor, rows: Sequence[RowCache], counts: Sequence[int]) -> Tensor:
         """New positions of some rows, packed: [sum(counts), hidden] -> hidden states after the final norm."""
         cache = PackedRows(rows, counts)
+        self.rotary.cover(positions_after(rows, counts))
         hidden = run_blocks(self.model.layers, self.model.norm, x, self.rotary, cache)
         cache.commit()
         return hidden

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qwen3tts.errors import OptimizationCompatibilityError
-from qwen3tts.model.kv_cache import PackedRows, RowCache
+from qwen3tts.model.kv_cache import PackedRows, RowCache, positions_after
 from qwen3tts.model.layers import causal_attention, run_blocks
 from qwen3tts.model.talker import Talker
 from qwen3tts.optimization.passes import (
@@ -59,6 +59,7 @@ class FlashRows(PackedRows):
 def _forward(talker: Talker, attend: Attend) -> Callable[..., Tensor]:
     def forward(x: Tensor, rows: Sequence[RowCache], counts: Sequence[int]) -> Tensor:
         cache = FlashRows(rows, counts, attend)
+        talker.rotary.cover(positions_after(rows, counts))
         hidden = run_blocks(talker.model.layers, talker.model.norm, x, talker.rotary, cache)
         cache.commit()
         return hidden

@@ -118,6 +118,7 @@ class OptimizationManager:
         with self._working():
             plan = make_plan(passes, default_registry if registry is None else registry)
             before = Snapshot(Structure(model))
+            logger.debug("remembered the model as it is")
             left_off = self._validate(plan, model, context, before)
             result = _Transaction(model, context, before, left_off, self._end_streams).run(plan)
         self._active[mode] = _Active(result, model, before)

@@ -119,7 +119,7 @@ Entry = tuple[Any, dict[Any, Any] | None]
 _ABSENT = object()
 _EMPTY: dict[Any, Any] = {}
 _COUNTER = "_next_slot"
-_CHANGING = (_COUNTER, "_predictor_cache", "_probes")
+_CHANGING = (_COUNTER, "_predictor_cache", "_made_pad", "_probes")
 """change while the model speaks; put back all the same, for their type may belong to the pass that made them"""
 
 

@@ -104,11 +104,14 @@ class Engine:
         unique, at = np.unique(np.array(prompt.text_ids + prompt.trailing_ids, np.int64), return_inverse=True)
         codec = np.array(prompt.codec_ids, np.int64)
         rows = np.flatnonzero(codec > NO_CODEC)
-        packed = torch.from_numpy(np.concatenate((at, rows, codec[rows]), dtype=np.int64))
-        place, coded, tokens = to_device(packed, talker.device).split([len(at), len(rows), len(rows)])
-        text = talker.embed_text(torch.from_numpy(unique)).index_select(0, place)
+        embedded, sent = talker.embed_text_with(unique, np.concatenate((at, rows, codec[rows]), dtype=np.int64))
+        place, coded, tokens = sent.split([len(at), len(rows), len(rows)])
+        text = embedded.index_select(0, place)
         prefill = text[:length]
-        prefill.index_add_(0, coded, talker.embed_codec(tokens))
+        if len(rows) and rows[-1] - rows[0] + 1 == len(rows):  # the usual case, and a cheaper operation
+            prefill[rows[0] : rows[-1] + 1].add_(talker.embed_codec(tokens))
+        else:
+            prefill.index_add_(0, coded, talker.embed_codec(tokens))
         if x_vector is not None:
             vector = to_device(torch.tensor(x_vector).to(talker.dtype), talker.device)
             prefill[prompt.codec_ids.index(SPEAKER_ROW)].add_(vector)

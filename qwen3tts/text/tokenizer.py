@@ -5,6 +5,8 @@ says "<|im_end|>" is therefore spelled out like any other, where the official pa
 """
 
 import functools
+import itertools
+import re
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,15 @@ from qwen3tts.text.vocabulary import Vocabulary, read_vocabulary
 SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+
+ASCII_PATTERN = re.compile(
+    r"'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]|"
+    r" ?[^ \t\n\v\f\rA-Za-z0-9]+[\r\n]*|[ \t\n\v\f\r]*[\r\n]+|[ \t\n\v\f\r]+(?![^ \t\n\v\f\r])|[ \t\n\v\f\r]+"
+)
+"""the same for texts of ASCII alone, in Python's syntax"""
+KEPT_WORDS, KEPT_CHARS = 1 << 16, 32
+"""how many ASCII words of at most how many characters are remembered, some megabytes; when there are more, all are
+forgotten"""
 
 MAX_TEXT_CHARS = 1_000_000
 """A text far over any context is refused before work is put into it."""
@@ -67,7 +78,10 @@ def checked_text(text: str) -> str:
 
 
 class TextTokenizer:
-    """Qwen's byte-level BPE without added tokens. Immutable and safe to use from several threads."""
+    """Qwen's byte-level BPE without added tokens. Safe to use from several threads.
+
+    The library's regular expressions take more than half of its time, 0.16 ms for 200 characters on a server. A text of
+    ASCII alone is split by Python's, and the ids of its words are remembered."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._size = len(vocabulary.tokens)
@@ -83,6 +97,7 @@ class TextTokenizer:
             ]
         )
         self._tokenizer = tokenizer
+        self._words: dict[str, list[int]] = {}
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "TextTokenizer":
@@ -95,8 +110,31 @@ class TextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, taken literally: no special tokens, no stripping. TextError if it is not valid text."""
-        ids: list[int] = self._tokenizer.encode(checked_text(text), add_special_tokens=False).ids
+        if checked_text(text).isascii():
+            known, found = self._words, list[int]()
+            words = ASCII_PATTERN.findall(text)
+            try:
+                for word in words:
+                    found += known[word]
+            except KeyError:
+                return self._learn(text, words)
+            return found
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def _learn(self, text: str, words: list[str]) -> list[int]:
+        """Ids of a text of ASCII, whose words are remembered."""
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        ids: list[list[int]] = [[] for _ in words]
+        for token, word in zip(encoded.ids, encoded.word_ids, strict=True):
+            if word is not None:  # None: special tokens, of which there are none
+                ids[word].append(token)
+        if len(self._words) + len(words) > KEPT_WORDS:
+            self._words.clear()
+        short = ((word, tokens) for word, tokens in zip(words, ids, strict=True) if len(word) <= KEPT_CHARS)
+        self._words.update(itertools.islice(short, KEPT_WORDS))
+        found: list[int] = encoded.ids
+        return found
 
     def normalize(self, text: str) -> str:
         """NFC as encode() does it: the library's Unicode version may differ from Python's."""

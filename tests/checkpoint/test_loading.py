@@ -63,20 +63,24 @@ def test_tensors_in_one_allocation(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     generator = torch.Generator().manual_seed(seed)
     sizes = {"a.head": (7, 3), "b.head": (130, 5), "c.head": (), "none.head": (0, 4), "d.head": (9,), "body": (6, 6)}
+    sizes |= {"e.tail": (5, 2), "f.tail": (11,)}
     tensors = {key: torch.randn(size, generator=generator).bfloat16() for key, size in sizes.items()}
     tensors["d.head"] = tensors["d.head"].float()
+    names = {key: None if key == "body" else "first" for key in sizes} | {"e.tail": "second", "f.tail": "second"}
     module = module_of(sizes)
     with reader_of(tmp_path, tensors) as reader:
         load_module(
             module, reader, prefix="", device=CPU, dtype_of=lambda key, stored: torch.float32,
-            together=lambda key, stored: key.endswith("head") and stored == torch.bfloat16,
+            together=lambda key, stored: names[key] if stored == torch.bfloat16 else None,
         )  # fmt: skip
     loaded = dict(module.named_parameters())
     for key, tensor in tensors.items():
         assert torch.equal(loaded[key], tensor.float())
     joined = [loaded[key] for key in ("a.head", "b.head", "c.head")]
     assert len({tensor.untyped_storage().data_ptr() for tensor in joined}) == 1
-    assert len({loaded[key].untyped_storage().data_ptr() for key in ("a.head", "d.head", "body")}) == 3
+    apart = ("a.head", "d.head", "e.tail", "body")
+    assert len({loaded[key].untyped_storage().data_ptr() for key in apart}) == 4
+    assert loaded["e.tail"].untyped_storage().data_ptr() == loaded["f.tail"].untyped_storage().data_ptr()
     assert all(tensor.storage_offset() * 4 % loading_module.ALIGNED == 0 for tensor in joined)
     before = joined[0]._version
     joined[1].add_(1)

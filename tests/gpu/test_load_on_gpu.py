@@ -11,7 +11,9 @@ import qwen3tts
 from qwen3tts import GenerateOptions, RuntimeOptions, WeightsError
 from qwen3tts.backends.torch.runtime import TEXT_TABLE
 from qwen3tts.checkpoint.upload import upload
+from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.optimization.contents import checksums
+from qwen3tts.text.prompt import Prompt
 
 pytestmark = pytest.mark.gpu
 OPTIONS = GenerateOptions(max_frames=6, seed=3)
@@ -69,3 +71,35 @@ def test_a_damaged_weight_is_named(tiny_checkpoint, gpu, tmp_path):
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(WeightsError, match=f"{name}' has weights that are NaN or infinite"):
         loaded(folder, gpu, "bfloat16", "host")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_rows_of_a_prompt_have_the_bits_of_separate_copies(tiny_checkpoint, gpu, dtype, seed):
+    """One copy to the device and a plain addition, or indices of their own and additions by index."""
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    with loaded(tiny_checkpoint(), gpu, dtype, "host") as tts:
+        talker = tts.engine.runtime.talker
+        for codes in ([-1] * 3 + list(rng.integers(60, size=50)), [-1, 5, -1, *rng.integers(60, size=50)]):
+            text = rng.integers(talker.config.text_vocab_size, size=len(codes) + 4).tolist()
+            prompt = Prompt(tuple(text[:-4]), tuple(map(int, codes)), tuple(text[-4:]), 1)
+            unique, at = np.unique(np.array(text), return_inverse=True)
+            rows = np.flatnonzero(np.array(codes) >= 0)
+            with exact_arithmetic(gpu):
+                prefill, trailing = tts.engine.embed(prompt, None)
+                table = talker.model.text_embedding.weight[torch.from_numpy(unique)].to(gpu)
+                want = talker.text_projection(table.to(talker.dtype))[torch.from_numpy(at).to(gpu)]
+                codec = torch.tensor(codes, device=gpu)[torch.from_numpy(rows).to(gpu)]
+                want[: len(codes)].index_add_(0, torch.from_numpy(rows).to(gpu), talker.embed_codec(codec))
+            assert torch.equal(torch.cat((prefill, trailing)), want)
+
+
+def test_weights_lie_in_few_allocations(tiny_checkpoint, gpu):
+    with loaded(tiny_checkpoint(preset="tiny-mtp"), gpu, "bfloat16", "host") as tts:
+        runtime = tts.engine.runtime
+        for module, most in ((runtime.talker, 2), (runtime.codec.model, 2)):
+            parameters = [p for p in module.parameters() if p.is_cuda]
+            places = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in parameters}
+            assert len(parameters) > 20
+            assert len(places) <= most
+            assert sum(places.values()) <= sum(p.nbytes for p in parameters) + 512 * len(parameters)

@@ -145,3 +145,29 @@ def test_independent_rows_are_bit_equal_to_rows_alone(inputs, outputs, dtype, se
             assert torch.equal(product(rows, weight), together[start : start + len(rows)])
     exact = x.double() @ weight.double().T
     assert float((together.double() - exact).abs().max()) < (1e-3 if dtype == torch.float32 else 2.0)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_rotary_table_that_was_shortened_comes_back_as_it_was(dtype, inference):
+    with torch.inference_mode(inference):
+        table = RotaryTable(CONFIG, 75, torch.device("cpu"), dtype, start=3)
+        cos, sin, want = table.cos, table.sin, [table.cos.clone(), table.sin.clone()]
+        table.shorten(80)
+        assert len(table.cos) == 75
+        table.shorten(20)
+    assert [x.untyped_storage().nbytes() for x in (cos, sin)] == [20 * CONFIG.head_dim * dtype.itemsize] * 2
+    assert torch.equal(cos, want[0][:20])
+    assert torch.equal(sin, want[1][:20])
+    with torch.inference_mode(inference):
+        table.cover(20)
+        assert len(table.cos) == 20
+        angles = table.at(torch.tensor([0, 19]))
+        table.cover(21)
+        assert torch.equal(table.at(torch.tensor([0, 19]))[0], angles[0])
+        assert torch.equal(table.at(torch.tensor([74]))[1][:, 0], want[1][74:])
+    table.cover(1000)
+    assert table.cos is cos
+    assert table.sin is sin
+    assert torch.equal(cos, want[0])
+    assert torch.equal(sin, want[1])

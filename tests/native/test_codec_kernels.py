@@ -12,6 +12,7 @@ from qwen3tts.backends.native import codec_kernels, open_native
 from qwen3tts.backends.native.blas import Blas
 from qwen3tts.backends.native.codec_kernels import CodecKernels
 from qwen3tts.backends.native.transposed_conv import METHODS, is_packed, pack_weight, transposed_conv
+from qwen3tts.checkpoint.loading import ALIGNED
 from qwen3tts.errors import OptimizationApplicationError, OptimizationCompatibilityError, OptionError
 from qwen3tts.model.causal import CausalConvTranspose1d, StreamState
 
@@ -39,9 +40,14 @@ def test_it_speaks_the_same_and_leaves_nothing_behind(tts, method):
     during = tts.generate("Good morning.", "ryan", "english", options=OPTIONS)
     assert np.array_equal(before.codes, during.codes)
     np.testing.assert_allclose(before.samples, during.samples, atol=1e-5)
-    now = layout(tts)
+    now, packed = layout(tts), [layer.conv.weight for layer in layers_of(tts)]
+    moved = {f"{layer.name}.conv.weight" for layer in layers_of(tts) if method == "gemm"}
     for key, (identity, _, size, digest) in at_first.items():
-        assert (now[key][0], now[key][2], now[key][3]) == (identity, size, digest), key
+        assert (now[key][0], now[key][3]) == (identity, digest), key
+        assert now[key][2] == size or key in moved, key
+    storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in packed}
+    assert len(storages) == (1 if method == "gemm" else len(packed))  # one allocation, and no second copy
+    assert 0 <= sum(storages.values()) - sum(p.nbytes for p in packed) < ALIGNED * len(packed)
     assert all(is_packed(layer.conv.weight) == (method == "gemm") for layer in layers_of(tts))
     (entry,) = tts.optimization_manifest("inference")["passes"]
     assert entry["configuration"] == {"method": method}
@@ -85,15 +91,15 @@ def test_its_check_passes_and_can_fail(tts, monkeypatch):
 
 def test_a_failure_half_way_leaves_the_layout_as_it_was(tts, monkeypatch):
     at_first, calls = layout(tts), []
-    pack = codec_kernels.pack_weight
+    make = codec_kernels._forward
 
-    def failing(weight):
-        calls.append(weight)
+    def failing(layer, *rest):
+        calls.append(layer)
         if len(calls) == 3:
             raise RuntimeError("out of memory")
-        return pack(weight)
+        return make(layer, *rest)
 
-    monkeypatch.setattr(codec_kernels, "pack_weight", failing)
+    monkeypatch.setattr(codec_kernels, "_forward", failing)
     with pytest.raises(OptimizationApplicationError, match="out of memory"):
         tts.apply_optimization_plan("codec-kernels")
     assert len(calls) == 3

@@ -34,7 +34,7 @@ def test_it_speaks_the_same_and_leaves_nothing_behind(tts):
     status = entry["runtime_status"]
     assert (status["norms"], status["blocks"], status["sampler"]) == (norms, blocks, True)
     options = {"norms": True, "sampler": True, "decode": False, "frames_per_replay": 4}
-    options |= {"kv_positions": None, "persistent_predictor": True, "markers": False}
+    options |= {"kv_positions": None, "persistent_predictor": True, "projections": False, "markers": False}
     assert entry["configuration"] == options
     assert status["decode"] is None
     assert list(runtime.talker.state_dict()) == keys

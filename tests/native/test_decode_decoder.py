@@ -104,7 +104,7 @@ def test_rows_are_admitted_whole_or_not_at_all(native, models, seed):
             with pytest.raises(CapacityError, match=f"room for {room} of {len(rows)} texts: 3 of 3 slots are free"):
                 core.admit(rows)
         assert (core.pages.used, core.free_slots()) == (0, 3)
-    for positions, problem in ((6 * PAGE + 1, "384 are available"), (5 * PAGE, "5 pages .* there are 4 in all")):
+    for positions, problem in ((6 * PAGE + 1, f"{6 * PAGE} are available"), (5 * PAGE, "5 pages .* there are 4 in all")):
         for call in (core.room_for, core.admit):
             with pytest.raises(CapacityError, match=problem):
                 call([one, row(positions)])
@@ -172,6 +172,10 @@ def test_buckets_cover_all_slots():
         for rows in range(1, slots + 1):
             assert rows <= bucket_for(rows, chosen) <= slots
             assert bucket_for(rows, chosen) < 2 * rows or bucket_for(rows, chosen) == 1
+    assert buckets(6, (9, 3, 6, 1, 3)) == (1, 3, 6)
+    assert buckets(6, ()) == (6,)
+    with pytest.raises(ValueError, match="buckets of 2, 0 rows, expected 1 or more"):
+        buckets(6, (2, 0))
 
 
 def test_every_bucket_has_its_graphs(native, models, caplog):
@@ -183,6 +187,8 @@ def test_every_bucket_has_its_graphs(native, models, caplog):
     launches = {graph.frames: graph.launches for graph in core.captured}
     assert launches[2] == 2 * launches[1]
     assert core.nbytes > core.state.pool.nbytes
+    fewer = core_of(native, runtime, slots=6, frames_per_replay=2, row_buckets=(3,))
+    assert {graph.rows for graph in fewer.captured} == {3, 6}
     for slots, frames in ((0, 1), (65, 1), (1, 0), (1, 33)):
         with pytest.raises(ValueError, match="expected 1 to"):
             core_of(native, runtime, slots=slots, frames_per_replay=frames)

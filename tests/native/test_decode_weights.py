@@ -6,6 +6,7 @@ import torch
 import qwen3tts
 from qwen3tts.backends.native.checks import DTYPE_CODES
 from qwen3tts.backends.native.decode.weights import DecodeWeights, store_for_kernels
+from qwen3tts.backends.torch.runtime import allocation
 from qwen3tts.errors import KernelArgumentError
 from qwen3tts.model.layers import independent_rows
 from qwen3tts.model.numerics import exact_arithmetic
@@ -54,6 +55,30 @@ def test_weights_keep_their_values_in_the_form_for_kernels(tiny_checkpoint, seed
             assert p.dtype == kind
             assert torch.equal(p, value)
         assert not any("forward" in vars(module) for module in talker.modules())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_what_is_given_up_was_loaded_apart_and_comes_to_lie_in_one_piece(tiny_checkpoint, dtype):
+    """Else its memory would stay, as a part of what holds other weights."""
+    folder = tiny_checkpoint(preset="tiny-mtp")
+    with qwen3tts.load(folder, backend="cpu", dtype=dtype) as tts:
+        runtime, talker = tts.engine.runtime, tts.engine.runtime.talker
+        with runtime.checkpoint.model_weights() as reader:
+            stored = {name: reader.dtype(f"talker.{name}") for name, _ in talker.named_parameters()}
+        places = {name: allocation(f"talker.{name}", kind, dtype) for name, kind in stored.items()}
+        names = {id(p): name for name, p in talker.named_parameters()}
+        form = store_for_kernels(talker)
+        changed = [module.weight for module, _, _ in form.changed]
+        given_up = {name for name, place in places.items() if place == "given up"}
+        assert set(stored.values()) == {torch.bfloat16}
+        assert len(changed) > 10
+        assert {places[names[id(weight)]] for weight in changed} <= {"given up", None}
+        assert given_up <= {names[id(weight)] for weight in changed}
+        assert bool(given_up) == (dtype != torch.float16)
+        assert len({weight.untyped_storage().data_ptr() for weight in changed}) == 1
+        assert changed[0].untyped_storage().nbytes() < sum(weight.nbytes for weight in changed) + 512 * len(changed)
+        assert places["model.text_embedding.weight"] == "weights"
+        form.restore()
 
 
 def test_weights_that_kernels_cannot_read_are_refused(tiny_checkpoint):

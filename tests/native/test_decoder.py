@@ -72,7 +72,7 @@ class Core:
         projection = predictor.small_to_mtp_projection
         projected = isinstance(projection, torch.nn.Linear)
         inputs = [self.keep(projection(e)) for e in tables[:-1]] if projected else tables[:-1]
-        self.padding = self.keep(frames._pad)
+        self.padding = self.keep(frames._pad if isinstance(frames._pad, torch.Tensor) else frames._pad())
         state = {
             "frame": self.frame, "position": self.position, "finished": self.finished, "codes": self.codes,
             "status": self.status, "seen": self.seen, "hidden": self.hidden, "limit": self.limit,

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qwen3tts.errors import TextError
-from qwen3tts.text.tokenizer import MAX_TEXT_CHARS
+from qwen3tts.text import tokenizer as tokenizer_module
+from qwen3tts.text.tokenizer import ASCII_PATTERN, KEPT_CHARS, MAX_TEXT_CHARS, TextTokenizer
 
 CASES = json.loads(Path(__file__).with_name("tokenizer_cases.json").read_text(encoding="utf-8"))
 PLAIN_CASES = [case for case in CASES if case["note"] != "special tokens, parsed"]
@@ -202,3 +203,31 @@ def test_endless_text_is_refused_before_tokenizing(mini_tokenizer):
     assert len(mini_tokenizer.encode("a" * 1000)) == 1000
     with pytest.raises(TextError, match="at most 1000000"):
         mini_tokenizer.encode("a" * (MAX_TEXT_CHARS + 1))
+
+
+PIECES = [
+    *map(chr, range(128)), "'", "'ll", "'RE", "'d", "  ", "\n\n", " \r\n ", "\x0b", "\x0c", "\x1c", "\x1f", "word",
+    " and", "A", "7", "..", "x" * 40,
+]  # fmt: skip
+
+
+def library_ids(tokenizer, text):
+    return tokenizer._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("kept", [1 << 16, 50])
+def test_words_of_ascii_are_those_of_the_library(kept, seed, real_vocabulary_folder, monkeypatch):
+    """Whatever was remembered before, and however often it is forgotten."""
+    print(f"seed {seed}")
+    monkeypatch.setattr(tokenizer_module, "KEPT_WORDS", kept)
+    tokenizer, rng = TextTokenizer.from_folder(real_vocabulary_folder), random.Random(seed)
+    for _ in range(3000):
+        text = "".join(rng.choice(PIECES) for _ in range(rng.randint(0, 12)))
+        want = library_ids(tokenizer, text)
+        assert "".join(ASCII_PATTERN.findall(text)) == text
+        for _ in range(2):
+            ids = tokenizer.encode(text)
+            assert ids == want, repr(text)
+            ids.clear()  # a caller's list is its own
+    assert 0 < len(tokenizer._words) <= kept
+    assert max(map(len, tokenizer._words)) <= KEPT_CHARS

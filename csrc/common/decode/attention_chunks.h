@@ -21,53 +21,79 @@ struct Lane {
   __device__ __forceinline__ Lane() : g(gpu::group_lane() / 4), q(gpu::group_lane() % 4) {}
 };
 
-// A chunk as the lanes of a group hold it. SMALL: pages may be smaller than a chunk.
+// A group's chunks, one after another: those of its first run, then those of the next one.
+struct Walk {
+  int index, run;  // of the chunk, of its run
+
+  // groups: of all blocks; end: where chunks end.
+  __device__ __forceinline__ void advance(int groups, int end) {
+    index += kRuns;
+    if (index < end) return;
+    run += groups;
+    index = run;
+  }
+};
+
+// A chunk as the lanes of a group hold it. SMALL: pages may be smaller than a chunk. Positions that do not exist have what
+// was there before, zeros or other positions of the row: their scores are not looked at, and their values get no weight.
 template <class T, bool SMALL> struct Chunk {
   gpu::Vector keys[kEights][kUnits];         // position 8 e + g, elements 32 u + 8 q and up
   gpu::Vector values[2][kEights][kHalves];   // position 8 e + q + 4 s, elements 64 h + 8 g and up
 
-  // Positions of chunk `index` below `end`; zeros for the others, which are not read.
-  __device__ __forceinline__ void load_keys(const AttentionArguments& a, const PageMap& pages, int index, int end,
-                                            Lane lane) {
-    const T* from = static_cast<const T*>(a.pages.keys) + place(pages, index, end) + lane.g * kSize + lane.q * 8;
+  // Entries of the page table: the chunk's, or those of eights, which are always of one page.
+  struct Place { int page[SMALL ? kEights : 1]; };
+  __device__ __forceinline__ static Place find(const PageMap& pages, int index, int end) {
+    Place place;
 #pragma unroll
-    for (int e = 0; e < kEights; ++e) {
-      if (SMALL) from = static_cast<const T*>(a.pages.keys) + place(pages, index, end, e) + lane.g * kSize + lane.q * 8;
-      const bool there = index * kChunk + e * 8 + lane.g < end;
-#pragma unroll
-      for (int u = 0; u < kUnits; ++u) keys[e][u] = gpu::load_weight(from + (SMALL ? 0 : e * 8 * kSize) + u * 32, there);
+    for (int e = 0; e < (SMALL ? kEights : 1); ++e) {
+      const int first = index * kChunk + e * 8;
+      place.page[e] = pages.page(first < end ? first : 0);
     }
-  }
-  __device__ __forceinline__ void load_values(const AttentionArguments& a, const PageMap& pages, int index, int end,
-                                              Lane lane) {
-    const T* from = static_cast<const T*>(a.pages.values) + place(pages, index, end) + lane.q * kSize + lane.g * 8;
-#pragma unroll
-    for (int e = 0; e < kEights; ++e) {
-      if (SMALL) from = static_cast<const T*>(a.pages.values) + place(pages, index, end, e) + lane.q * kSize + lane.g * 8;
-#pragma unroll
-      for (int s = 0; s < 2; ++s) {
-        const bool there = index * kChunk + e * 8 + s * 4 + lane.q < end;
-#pragma unroll
-        for (int h = 0; h < kHalves; ++h)
-          values[s][e][h] = gpu::load_weight(from + ((SMALL ? 0 : e * 8) + s * 4) * kSize + h * 64, there);
-      }
-    }
-  }
-  // Where a chunk is, or eight positions of it, which are always of one page.
-  __device__ __forceinline__ static int64_t place(const PageMap& pages, int index, int end, int e = 0) {
-    const int first = index * kChunk + e * 8;
-    return pages.at(first < end ? first : 0);
+    return place;
   }
 
-  // Asks for a chunk that will be read soon.
-  __device__ __forceinline__ static void ask(const AttentionArguments& a, const PageMap& pages, int index, int end) {
-    const int position = index * kChunk + gpu::group_lane();
-    if (position >= end) return;
-    const int64_t at = pages.at(position);
+  // Those positions of chunk `index` that are below `end`.
+  __device__ __forceinline__ void load_keys(const AttentionArguments& a, const PageMap& pages, const Place& place,
+                                            int index, int end, Lane lane) {
+    const T* from = nullptr;
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      gpu::prefetch(static_cast<const T*>(a.pages.keys) + at + h * 64);
-      gpu::prefetch(static_cast<const T*>(a.pages.values) + at + h * 64);
+    for (int e = 0; e < kEights; ++e) {
+      const int first = index * kChunk + e * 8;
+      if (SMALL || e == 0)
+        from = static_cast<const T*>(a.pages.keys) + pages.within(place.page[e], first) + lane.g * kSize + lane.q * 8;
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u)
+        gpu::load_weight_over(keys[e][u], from + (SMALL ? 0 : e * 8 * kSize) + u * 32, first + lane.g < end);
+    }
+  }
+  __device__ __forceinline__ void load_values(const AttentionArguments& a, const PageMap& pages, const Place& place,
+                                              int index, int end, Lane lane) {
+    const T* from = nullptr;
+#pragma unroll
+    for (int e = 0; e < kEights; ++e) {
+      const int first = index * kChunk + e * 8;
+      if (SMALL || e == 0)
+        from = static_cast<const T*>(a.pages.values) + pages.within(place.page[e], first) + lane.q * kSize + lane.g * 8;
+#pragma unroll
+      for (int s = 0; s < 2; ++s)
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h)
+          gpu::load_weight_over(values[s][e][h], from + ((SMALL ? 0 : e * 8) + s * 4) * kSize + h * 64,
+                         first + s * 4 + lane.q < end);
+    }
+  }
+
+  // Calls a chunk that will be read soon into the second-level cache.
+  __device__ __forceinline__ static void ask(const AttentionArguments& a, const PageMap& pages, int index, int end) {
+    constexpr int piece = SMALL ? 8 : kChunk;
+    const int first = index * kChunk, last = first + kChunk < end ? first + kChunk : end;
+#pragma unroll 1
+    for (int position = first; position < last; position += piece) {
+      const int64_t at = pages.at(position);
+      const int count = last - position < piece ? last - position : piece;
+      const auto bytes = static_cast<uint32_t>(count * kSize) * static_cast<uint32_t>(sizeof(T));
+      gpu::prefetch_range(static_cast<const T*>(a.pages.keys) + at, bytes);
+      gpu::prefetch_range(static_cast<const T*>(a.pages.values) + at, bytes);
     }
   }
 
@@ -169,7 +195,8 @@ template <class T> struct RunSums {
 
   // Adds a chunk, of which `there` positions exist: scores(), soften() and add_values(), in that order.
   template <bool SMALL>
-  __device__ __forceinline__ void add_values(const Chunk<T, SMALL>& chunk, const float (&weight)[kEights], float factor, Lane lane) {
+  __device__ __forceinline__ void add_values(const Chunk<T, SMALL>& chunk, const float (&weight)[kEights], float factor,
+                                             Lane lane) {
     uint32_t pairs[2][2];
     spread(pairs, weight, lane);
 #pragma unroll

@@ -39,23 +39,16 @@ __global__ void __launch_bounds__(kMaxGroups * gpu::kGroup, 1)
     talker_few_kernel(AttentionArguments a, bool stored, int shift) {
   gpu::launch_dependents();
   QW_DYNAMIC_SHARED(float, shared);
-  const gpu::Box box{reinterpret_cast<uint64_t*>(shared)};  // where a record of the workspace has its counter
-  const bool clustered = gpu::cluster_blocks() > 1;
-  if (clustered) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) box.open();
-    gpu::cluster_arrive();
-  }
+  const Blocks blocks(shared);
   const Team<T, D> team(a.head_dim);
   const int kv_head = static_cast<int>(blockIdx.y), groups = static_cast<int>(blockDim.x) / gpu::kGroup;
   const int run = static_cast<int>(blockIdx.x) * groups + gpu::group();
   const int64_t row = blockIdx.z;
   const gpu::Vector q_weight = load_share<T>(a.q_norm, team.first), k_weight = load_share<T>(a.k_norm, team.first);
 
-  if (!a.settled) gpu::wait_for_previous();
-  const int slot = a.slot[row], given = a.position[row];
-  const bool idle = slot < 0;
-  const int position = idle ? 0 : given, length = run_length(position), used = position / length + 1;
-  const PageMap pages = page_map(a, idle ? 0 : slot, shift, kv_head);
+  const Row place(a, row, shift, kv_head);
+  const PageMap& pages = place.pages;
+  const int position = place.position, length = run_length(position), used = position / length + 1;
   const int stride = kAtOnce * team.teams, first = run * length;
   const int end = first + length < position ? first + length : position;  // an idle row's 0: none is read
   constexpr int steps = kHeld<H>;
@@ -67,7 +60,7 @@ __global__ void __launch_bounds__(kMaxGroups * gpu::kGroup, 1)
 #pragma unroll
     for (int s = 0; s < steps; ++s) load(to[s], pool, pages, page[s], from + s * stride, end, team);
   };
-  if (clustered) gpu::cluster_wait();
+  blocks.wait();
   fetch(keys, a.pages.keys, first);
   fetch(values, a.pages.values, first);
   if (length > steps * stride) ask<T, D>(a, pages, first + steps * stride, end, team);
@@ -76,8 +69,8 @@ __global__ void __launch_bounds__(kMaxGroups * gpu::kGroup, 1)
   const bool mine[1] = {run == used - 1 && team.mine == 0};
   const int64_t own = pages.at(position) + team.first;
   if (a.settled) gpu::wait_for_previous();
-  if (idle) return;
-  if (clustered && blockIdx.x == 0 && threadIdx.x == 0) box.close(Record{shared, H, team.size}.bytes(used));
+  if (place.idle) return;
+  blocks.expect(Record{shared, H, team.size}.bytes(used));
 
   const T* qkv = static_cast<const T*>(a.qkv) + row * (a.heads + 2 * a.kv_heads) * team.size;
   const T* key_in = qkv + (a.heads + kv_head) * team.size;
@@ -114,18 +107,18 @@ __global__ void __launch_bounds__(kMaxGroups * gpu::kGroup, 1)
 
   T* out = static_cast<T*>(a.out) + (row * a.heads + kv_head * H) * team.size;
   const int64_t record_at = (row * a.kv_heads + kv_head) * Record::floats(H, team.size);
-  const Record record{clustered ? shared : static_cast<float*>(a.workspace) + record_at, H, team.size};
+  const Record record{blocks.clustered ? shared : static_cast<float*>(a.workspace) + record_at, H, team.size};
   if (run < used) {
-    if (clustered) write_run(record, run, softmax, team, [&](float* to, const auto& v) { box.send(to, v); });
+    if (blocks.clustered) write_run(record, run, softmax, team, [&](float* to, const auto& v) { blocks.box.send(to, v); });
     else write_run(record, run, softmax, team, Write{});
   }
   if (mine[0] && !stored) {  // nobody waits for these
     gpu::store_vector(own_key, key[0]);
     gpu::store_vector(own_value, value[0]);
   }
-  if (clustered) {
-    if (blockIdx.x != 0) return;
-    box.wait();
+  if (blocks.clustered) {
+    if (!blocks.first) return;
+    blocks.box.wait();
   } else if (!arrive(record, gridDim.x)) {
     return;
   }

@@ -2,7 +2,9 @@
 // sources only.
 #pragma once
 
+#include "common/cluster.h"
 #include "common/decode/attention_parts.h"
+#include "common/launch.h"
 
 namespace qwen3tts {
 
@@ -16,6 +18,46 @@ template <class T, int D> constexpr bool kOnTensorCores = QW_HAS_MMA != 0 && D =
 
 // Positions in each of the runs that 0..p are cut into.
 __device__ __forceinline__ int run_length(int p) { return ((p + kRuns) / kRuns + 7) / 8 * 8; }
+
+// ---------------------------------------------------------------- how a kernel begins
+
+// The row of the launch: its position and where its pages are. An idle row has position 0 and may read nothing.
+struct Row {
+  bool idle;
+  int position;
+  PageMap pages;
+
+  // Waits for the kernel ahead if it may have written these.
+  __device__ __forceinline__ Row(const AttentionArguments& a, int64_t row, int shift, int kv_head) {
+    if (!a.settled) gpu::wait_for_previous();
+    const int slot = a.slot[row], given = a.position[row];
+    idle = slot < 0;
+    position = idle ? 0 : given;
+    pages = page_map(a, idle ? 0 : slot, shift, kv_head);
+  }
+};
+
+// The blocks along x, which have a (row, kv head) together. If they are a cluster, their results meet in the shared memory
+// of the first, with the box in the place of a record's counter.
+struct Blocks {
+  gpu::Box box;
+  bool clustered, first;  // first: this block
+
+  // What all must have come to before the first send(): box.open(), and cluster_arrive(), for whose end wait() waits.
+  __device__ __forceinline__ explicit Blocks(float* shared)
+      : box{reinterpret_cast<uint64_t*>(shared)}, clustered(gpu::cluster_blocks() > 1), first(blockIdx.x == 0) {
+    if (!clustered) return;
+    if (first && threadIdx.x == 0) box.open();
+    gpu::cluster_arrive();
+  }
+  __device__ __forceinline__ void wait() const {
+    if (clustered) gpu::cluster_wait();
+  }
+  // So many bytes will be sent.
+  __device__ __forceinline__ void expect(unsigned bytes) const {
+    if (clustered && first && threadIdx.x == 0) box.close(bytes);
+  }
+};
 
 // ---------------------------------------------------------------- results of the runs
 

@@ -13,7 +13,7 @@ namespace {
 // By measurement on a card of 132 multiprocessors (PERF_NOTES.md).
 constexpr int kManyBlocks = 128;             // no more blocks than this while a (row, kv head) has several
 constexpr int kMostBlocks = 4;               // by default: a cluster
-constexpr int kManyGroups[] = {1024, 512};   // on tensor cores, of single blocks and of clusters
+constexpr int kManyGroups = 1024;            // on tensor cores
 
 template <class T> struct Positions {
   gpu::Vector keys[kAtOnce], values[kAtOnce];
@@ -40,11 +40,9 @@ __global__ void __launch_bounds__(kMaxGroups * gpu::kGroup, D == 128 && H <= 2 ?
   const int64_t row = blockIdx.y;
   const gpu::Vector q_weight = load_share<T>(a.q_norm, team.first), k_weight = load_share<T>(a.k_norm, team.first);
 
-  if (!a.settled) gpu::wait_for_previous();
-  const int slot = a.slot[row], given = a.position[row];
-  const bool idle = slot < 0;
-  const int position = idle ? 0 : given, length = run_length(position), used = position / length + 1;
-  const PageMap pages = page_map(a, idle ? 0 : slot, shift, kv_head);
+  const Row place(a, row, shift, kv_head);
+  const PageMap& pages = place.pages;
+  const int position = place.position, length = run_length(position), used = position / length + 1;
   const int stride = kAtOnce * team.teams;
   int run = gpu::group();
   const auto end_of = [&](int r) { return (r + 1) * length < position ? (r + 1) * length : position; };
@@ -52,7 +50,7 @@ __global__ void __launch_bounds__(kMaxGroups * gpu::kGroup, D == 128 && H <= 2 ?
   here.load(a, pages, run * length, end_of(run), team);
   const Angles angles = load_angles<T>(a.cos, a.sin, static_cast<int64_t>(position) * team.size + team.first);
   if (a.settled) gpu::wait_for_previous();
-  if (idle) return;
+  if (place.idle) return;
 
   const T* qkv = static_cast<const T*>(a.qkv) + row * (a.heads + 2 * a.kv_heads) * team.size;
   const T* key_in = qkv + (a.heads + kv_head) * team.size;
@@ -120,12 +118,10 @@ int blocks_for(const char* what, std::int32_t rows, std::int32_t kv_heads, std::
 }
 
 #if QW_HAS_MMA
-// Groups of each block on tensor cores: up to one for every run, while all have their registers at the same time and, of a
-// cluster, leave as many to the kernels before and after.
+// Groups of each block on tensor cores: up to one for every run, while all have their registers at the same time.
 int groups_for(const AttentionArguments& a, int blocks) {
-  const int many = kManyGroups[blocks > 1 ? 1 : 0];
   int groups = kRuns / blocks < kMaxGroups ? kRuns / blocks : kMaxGroups;
-  while (groups > 1 && static_cast<int64_t>(a.rows) * a.kv_heads * blocks * groups > many) groups /= 2;
+  while (groups > 1 && static_cast<int64_t>(a.rows) * a.kv_heads * blocks * groups > kManyGroups) groups /= 2;
   return groups;
 }
 #endif

@@ -16,7 +16,7 @@
 // would come late. (One H200, code predictor's pass at 1 row: at the very start 71.7 us, so 66.9, after x has been asked
 // for 77.9, after the products 83.7.)
 //
-// Registers, sm_90, no spills, 8 columns / 16 columns:
+// Registers, sm_90, no spills (gate and up at k 2048 with 16 columns: 4 bytes), 8 columns / 16 columns:
 //   k 1024   q k v 115 / 148, gate and up 154 / 202, heads of 2048 and 3072 outputs 80 and 100 / 100 and 128
 //   k 2048   q k v 123 / 238, gate and up 126 / 128, o 86 and 114 / 116 and 152, heads 142 to 198 / 156 to 238
 //   k 3072   down 118 / 164

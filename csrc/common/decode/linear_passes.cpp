@@ -1,5 +1,5 @@
-// linear() for 17 to 128 rows in bf16, at shapes of the released models: the products with a norm, and the talker's o of
-// the 1.7B.
+// linear() for 17 to 128 rows in bf16, at shapes of the released models: the products with a norm (of gate and up of
+// the 1.7B what linear_stream.cpp leaves: cards with little shared memory).
 //
 // The units, slices and chains of a sum are those of linear_mma.cpp, and so are its bits. As in linear_few.cpp a block has
 // 8 warps, one for each slice, and `octets` times 8 rows of weights, whose k lies whole in registers before the wait; about
@@ -44,21 +44,16 @@ struct PassArguments {
 // turns. X_DEPTH: steps of x in registers.
 template <Epilogue EPILOGUE, class Y, int OCTETS, int STEPS, int X_DEPTH = 4> struct Kind {
   using Output = Y;
-  static constexpr bool kSilu = EPILOGUE == Epilogue::silu_mul, kNorm = EPILOGUE != Epilogue::residual;
+  static constexpr bool kSilu = EPILOGUE == Epilogue::silu_mul;
   static constexpr int kOctets = OCTETS, kSteps = STEPS, kK = STEPS * kStep, kXDepth = X_DEPTH;
   static constexpr int kOutputs = kSilu ? OCTETS * 4 : OCTETS * 8;        // of a block
   static constexpr int kStride = OCTETS * 8 + (OCTETS % 2 == 0 ? 8 : 0);  // apart in the banks
   static constexpr int kPartial = kSumSlices * kTall * kStride;
   static constexpr int kTurns = (kTall * kOutputs + kThreads - 1) / kThreads;  // outputs of a thread in a pass
-  static constexpr int kNormVectors = kNorm ? kK / 8 : 0;
-  static constexpr size_t kShared = sizeof(gpu::Vector) * kNormVectors + sizeof(float) * 2 * kPartial;
+  static constexpr size_t kShared = sizeof(gpu::Vector) * (kK / 8) + sizeof(float) * 2 * kPartial;
   static_assert(STEPS % X_DEPTH == 0, "whole turns of the ring");
   static_assert(!kSilu || OCTETS % 2 == 0, "an up for each gate");
-  static_assert(EPILOGUE != Epilogue::silu_mul || sizeof(Y) == sizeof(T), "gates and ups are rounded");
-
-  static __device__ __forceinline__ float outcome(float sum, float up, float old) {
-    return qwen3tts::outcome<T>(EPILOGUE, sum, up, old);
-  }
+  static_assert(EPILOGUE != Epilogue::residual && (!kSilu || sizeof(Y) == sizeof(T)), "kinds of products with a norm");
 };
 
 // This lane's elements of the first step in the row g of octet o.
@@ -94,8 +89,8 @@ template <class K> __global__ void __launch_bounds__(kThreads, 1) linear_passes_
   using Y = typename K::Output;
   constexpr int steps = K::kSteps, octets = K::kOctets, x_depth = K::kXDepth;
   QW_DYNAMIC_SHARED(gpu::Vector, norm);  // its weights; a warp needs and has copied those of its slice
-  float* const partials = reinterpret_cast<float*>(norm + K::kNormVectors);  // [pass % 2][slice][row][row of weights]
-  __shared__ float squares_of[K::kNorm ? kMostPasses : 1][kSumSlices][kTall];
+  float* const partials = reinterpret_cast<float*>(norm + K::kK / 8);  // [pass % 2][slice][row][row of weights]
+  __shared__ float squares_of[kMostPasses][kSumSlices][kTall];
   const int thread = static_cast<int>(threadIdx.x), lane = gpu::group_lane(), slice = gpu::group();
   const int g = lane / 4, q = lane % 4, offset = slice * kSumUnit + q * 8;
 
@@ -107,9 +102,8 @@ template <class K> __global__ void __launch_bounds__(kThreads, 1) linear_passes_
 #pragma unroll
     for (int d = 0; d < steps; ++d) held[d][o] = gpu::load_weight(from + d * kStep);
   }
-  if constexpr (K::kNorm)
-    if (lane < steps * 4)  // a piece each
-      gpu::copy_async(norm + (g * kStep + offset) / 8, a.norm_weight + g * kStep + offset);
+  if (lane < steps * 4)  // a piece each
+    gpu::copy_async(norm + (g * kStep + offset) / 8, a.norm_weight + g * kStep + offset);
   // This thread's outputs of the first pass: where their sums meet, where they go.
   Y* y_at[K::kTurns];
   int column[K::kTurns], sum_at[K::kTurns];
@@ -141,10 +135,8 @@ template <class K> __global__ void __launch_bounds__(kThreads, 1) linear_passes_
   for (int d = 0; d < x_depth; ++d)
 #pragma unroll
     for (int t = 0; t < 2; ++t) x[d][t] = gpu::load_in_place(x_at[t] + d * kStep);
-  if constexpr (K::kNorm) {
-    gpu::wait_for_copies();
-    gpu::group_sync();
-  }
+  gpu::wait_for_copies();
+  gpu::group_sync();
 
   // The outputs of a pass whose sums all warps have left; y_at goes on to the next one.
   const auto finish = [&](int pass) {
@@ -153,17 +145,12 @@ template <class K> __global__ void __launch_bounds__(kThreads, 1) linear_passes_
     for (int i = 0; i < K::kTurns; ++i) {
       if (pass * kTall + column[i] < a.rows) {
         constexpr int between = kTall * K::kStride;
-        const float old = K::kNorm ? 0.0f : static_cast<float>(gpu::widen(*y_at[i]));
-        float sum = sum_of_slices(partial + sum_at[i], between), up = 0.0f;
-        if constexpr (K::kSilu) up = sum_of_slices(partial + sum_at[i] + 8, between);
-        if constexpr (K::kNorm) {
-          const float scale = norm_scale<K::kK>(sum_of_slices(&squares_of[pass][0][column[i]], kTall), a.eps);
-          sum = gpu::mul_rn(sum, scale);
-          up = gpu::mul_rn(up, scale);
-        }
+        const float scale = norm_scale<K::kK>(sum_of_slices(&squares_of[pass][0][column[i]], kTall), a.eps);
+        float sum = gpu::mul_rn(sum_of_slices(partial + sum_at[i], between), scale), up = 0.0f;
+        if constexpr (K::kSilu) up = gpu::mul_rn(sum_of_slices(partial + sum_at[i] + 8, between), scale);
         if (!K::kSilu && a.bias != nullptr) sum = gpu::add_rn(sum, bias[i]);
         if constexpr (sizeof(Y) == sizeof(float)) *y_at[i] = sum;
-        else *y_at[i] = gpu::narrow<T>(K::outcome(sum, up, old));
+        else *y_at[i] = gpu::narrow<T>(outcome<T>(K::kSilu ? Epilogue::silu_mul : Epilogue::store, sum, up, 0.0f));
       }
       y_at[i] += kTall * a.y_stride;
     }
@@ -182,11 +169,8 @@ template <class K> __global__ void __launch_bounds__(kThreads, 1) linear_passes_
       gpu::Vector v[2];
 #pragma unroll
       for (int t = 0; t < 2; ++t) {
-        v[t] = x[d % x_depth][t];
-        if constexpr (K::kNorm) {
-          squares[t] = add_squares<T>(squares[t], v[t]);
-          v[t] = weighted<T>(v[t], norm[(d * kStep + offset) / 8]);
-        }
+        squares[t] = add_squares<T>(squares[t], x[d % x_depth][t]);
+        v[t] = weighted<T>(x[d % x_depth][t], norm[(d * kStep + offset) / 8]);
       }
       if (d + x_depth == steps) seek_rows((pass + 1) * kTall);
 #pragma unroll
@@ -210,16 +194,13 @@ template <class K> __global__ void __launch_bounds__(kThreads, 1) linear_passes_
         *reinterpret_cast<Pair*>(mine + t * 8 * K::kStride + o * 8) = {
             gpu::add_rn(sums[0][o][2 * t], sums[1][o][2 * t]), gpu::add_rn(sums[0][o][2 * t + 1], sums[1][o][2 * t + 1])};
       }
-      if constexpr (K::kNorm) {
-        const float sum = sum_of_quarters(squares[t]);
-        if (q == 0) squares_of[pass][slice][t * 8 + g] = sum;
-      }
+      const float sum = sum_of_quarters(squares[t]);
+      if (q == 0) squares_of[pass][slice][t * 8 + g] = sum;
     }
     __syncthreads();
   }
   finish(passes - 1);
-  if constexpr (K::kNorm)
-    if (a.normed != nullptr) write_normed<K>(a, squares_of);
+  if (a.normed != nullptr) write_normed<K>(a, squares_of);
 }
 
 // Whether each part has whole blocks, and these find their places in so many turns.
@@ -255,13 +236,8 @@ template <class Y, int STEPS> bool store(const LinearArguments& a, void* stream)
 }  // namespace
 
 bool linear_passes(const LinearArguments& a, void* stream) {
-  constexpr Epilogue residual = Epilogue::residual;
-  if (a.dtype != DType::bf16 || a.weight_dtype != DType::bf16 || a.rows > kTall * kMostPasses) return false;
-  if (a.norm_weight == nullptr) {
-    if (a.epilogue != residual || a.bias != nullptr) return false;
-    // With few outputs linear_mma.cpp is faster, whose clusters share out k.
-    return a.k == 2048 && a.n[0] > 8 * kProcessors && try_launch<Kind<residual, T, 2, 8, 8>>(a, stream);
-  }
+  if (a.dtype != DType::bf16 || a.weight_dtype != DType::bf16 || a.norm_weight == nullptr || a.rows > kTall * kMostPasses)
+    return false;
   const bool wide = a.output == DType::f32;
   if (a.epilogue == Epilogue::store) {
     if (a.k == 1024) return wide ? store<float, 4>(a, stream) : store<T, 4>(a, stream);

@@ -6,6 +6,7 @@
 
 #include "common/dtype.h"
 #include "common/gpu.h"
+#include "common/reduce.h"
 
 #if defined(QWEN3TTS_CUDA)
 #define QW_HAS_MMA 1
@@ -39,6 +40,40 @@ __device__ __forceinline__ Vector load_weight(const void* from, bool wanted = tr
   return v;
 }
 
+// As load_weight(), into registers that stay as they are if it is not `wanted`.
+__device__ __forceinline__ void load_weight_over(Vector& v, const void* from, bool wanted) {
+#ifdef QWEN3TTS_CUDA
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %5, 0;\n"
+      "@wanted ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])
+      : "l"(from), "r"(static_cast<int>(wanted)));
+#else
+  if (wanted) v = *static_cast<const Vector*>(from);
+#endif
+}
+
+// Waits here for `v`, and for what else the compiler lets it wait for: it keeps account of all vectors on their way as
+// one, so what is used after later loads waits for those too, unless it has been waited for before them. `any` is an
+// address that exists (its line may be called into the second-level cache).
+__device__ __forceinline__ void wait_for_load(const Vector& v, const void* any) {
+#ifdef QWEN3TTS_CUDA
+  asm volatile("{\n.reg .pred none;\nsetp.eq.b32 none, %0, 0;\n@none prefetch.global.L2 [%1];\n}" ::"r"(v.word[0]),
+               "l"(any));
+#else
+  static_cast<void>(v);
+  static_cast<void>(any);
+#endif
+}
+
+// The group's lanes are all here. To be said where the compiler cannot see it, in a loop with its way out in the middle:
+// shuffles would each look for them, and wait for all loads that are on their way.
+__device__ __forceinline__ void converge() {
+#ifdef QWEN3TTS_CUDA
+  __syncwarp();
+#endif
+}
+
 // An ordinary load, or zeros, that the compiler leaves where it is written, between products for instance: it would
 // gather many of them far ahead, at the price of their registers. Nothing that this thread wrote may be read so.
 __device__ __forceinline__ Vector load_in_place(const void* from, bool wanted = true) {
@@ -62,6 +97,16 @@ __device__ __forceinline__ void prefetch(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 #else
   static_cast<void>(from);
+#endif
+}
+
+// The same for `bytes` from there on, multiples of 16 both, by a group of 32 lanes.
+__device__ __forceinline__ void prefetch_range(const void* from, uint32_t bytes) {
+#if defined(QWEN3TTS_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (group_lane() == 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#else
+  for (uint32_t at = static_cast<uint32_t>(group_lane()) * 128; at < bytes; at += kGroup * 128)
+    prefetch(static_cast<const char*>(from) + at);
 #endif
 }
 

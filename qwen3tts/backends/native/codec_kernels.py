@@ -4,10 +4,11 @@ With method "gemm" each weight is stored in the order that the matrix products r
 replaced by the packed one, of which the Parameter is a strided view with the same shape and values. So there is one
 copy on the device, state_dict is what it was, and restoring is the copy in the other direction, bit for bit."""
 
+import logging
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,12 +21,15 @@ from qwen3tts.backends.native.cases import largest_difference
 from qwen3tts.backends.native.checks import FLOATS
 from qwen3tts.backends.native.custom_kernels import native_of
 from qwen3tts.backends.native.module import Native
-from qwen3tts.backends.native.transposed_conv import BOUNDS, METHODS, Method, is_packed, pack_weight, transposed_conv
+from qwen3tts.backends.native.transposed_conv import BOUNDS, METHODS, Method, is_packed, transposed_conv
+from qwen3tts.checkpoint.loading import joined
 from qwen3tts.errors import BackendError, OptimizationCompatibilityError
 from qwen3tts.model.causal import CausalConvTranspose1d, StreamState
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.optimization.passes import Evidence, OptimizationPass, PassContext, PassResult, check_choice
 from qwen3tts.optimization.registry import register
+
+logger = logging.getLogger(__name__)
 
 CHECKED_STEPS = 5
 
@@ -58,6 +62,14 @@ def _forward(
         return transposed_conv(native, x, conv.weight, conv.bias, layer.stride, method=method, blas=blas)
 
     return forward
+
+
+def _packed(layers: Sequence[CausalConvTranspose1d]) -> list[Tensor | None]:
+    """The layers' weights as the products read them (pack_weight), in one allocation without gaps. The old ones lie in
+    one, too, which is free once the last of them is given up."""
+    old = [layer.conv.weight.detach() for layer in layers]
+    new = joined([weight.permute(2, 1, 0) for weight in old], old[0].device)
+    return [target.permute(2, 1, 0).copy_(source) for source, target in zip(old, new, strict=True)]
 
 
 def _set_storage(weight: Tensor, data: Tensor) -> None:
@@ -95,6 +107,7 @@ class CodecKernels(OptimizationPass):
         if self.method == "gemm":
             try:
                 Blas(native, workspace_bytes=1)
+                logger.debug("tried the codec's BLAS")
             except BackendError as error:
                 raise OptimizationCompatibilityError(
                     f'{error}\nThe methods "direct" and "tiled" need no library.'
@@ -107,15 +120,18 @@ class CodecKernels(OptimizationPass):
             return self.not_applicable_result(model, "another pass runs the transposed convolutions already")
         native = native_of(model)
         state = _State(native, Blas(native) if self.method == "gemm" else None)
+        logger.debug("opened the codec's BLAS")
         try:
-            for layer in layers:
+            packed = _packed(layers) if state.blas is not None else [None] * len(layers)
+            for layer, weight in zip(layers, packed, strict=True):
                 state.patched.append(layer)
-                if state.blas is not None:
-                    _set_storage(layer.conv.weight, pack_weight(layer.conv.weight.detach()))
+                if weight is not None:
+                    _set_storage(layer.conv.weight, weight)
                 vars(layer)["forward"] = _forward(layer, native, self.method, state.blas)
         except BaseException:
             self.restore(model, state, context)
             raise
+        logger.debug("packed the codec's weights")
         library = {} if state.blas is None else {"library": state.blas.library}
         return PassResult(model, state, {"backend": native.name, "platform": native.platform, **library})
 

@@ -126,11 +126,14 @@ class CustomKernels(OptimizationPass):
     a few streams of 1,000 frames"""
     persistent_predictor: bool = True
     """of the decode core: the code predictor of a row alone as one kernel, where the model and the card allow it"""
+    projections: bool = False
+    """of the decode core: text rows and the code predictor's input tables by its own products, whose bits do not depend
+    on how many rows there are; torch's library is not needed then"""
     markers: bool = False
     """ranges named after the stages for NVIDIA's (NVTX) and AMD's (ROCTX) profilers"""
 
     def __post_init__(self) -> None:
-        for name in ("norms", "sampler", "persistent_predictor", "markers"):
+        for name in ("norms", "sampler", "persistent_predictor", "projections", "markers"):
             check_flag(name, getattr(self, name))
         if not isinstance(self.decode, bool) and self.decode != "auto":
             fail_option("decode", self.decode, "True, False or 'auto'")
@@ -175,8 +178,9 @@ class CustomKernels(OptimizationPass):
             model.frames.picker = NativePicker(state.native, model.talker)
         if self.decode and state.decode_problem is None:
             state.decode = install(
-                model, state.native, self.frames_per_replay, self.kv_positions, self.persistent_predictor
-            )
+                model, state.native, self.frames_per_replay, self.kv_positions, self.persistent_predictor,
+                self.projections,
+            )  # fmt: skip
         if self.markers:
             stages = [(model.frames, "admit", "prefill"), (model.frames, "advance", "advance")]
             if state.decode is not None:

@@ -1,6 +1,6 @@
 """FrameDecoder in plain torch: all rows share the products of a step; attention and sampling are each row's own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -22,11 +22,20 @@ class TorchFrameDecoder:
     """nothing is gained by more, and callers hear of each frame"""
 
     def __init__(
-        self, talker: Talker, text_padding: Tensor, *, slots: int, max_positions: int, kv_bytes: int | None
+        self,
+        talker: Talker,
+        text_padding: Tensor | Callable[[], Tensor],
+        *,
+        slots: int,
+        max_positions: int,
+        kv_bytes: int | None,
     ) -> None:
-        """text_padding [hidden]: the text row of frames past the end of the text."""
+        """text_padding [hidden]: the text row of frames past the end of the text, or what makes it when the first row
+        is admitted: where another decoder makes the frames, nobody has to."""
         self.talker, self.slots, self.max_positions, self.kv_bytes = talker, slots, max_positions, kv_bytes
         self._pad = text_padding
+        self._made_pad: Tensor | None = None
+        """of a row that had to be made"""
         self.picker: Picker = RowPicker(talker)
         """who picks codes from logits; may be replaced while no slot is open"""
         self._rows: dict[Slot, Row] = {}
@@ -83,6 +92,8 @@ class TorchFrameDecoder:
             )
         admitted: list[tuple[Slot, Row]] = []
         with exact_arithmetic(self.talker.device):
+            if rows and self._made_pad is None and not isinstance(self._pad, Tensor):
+                self._made_pad = self._pad()
             for request in rows:
                 row = Row(request, self.talker, positions_needed(request))
                 hidden = self.talker(request.prefill, [row.cache], [request.prefill.shape[0]])[-1:]
@@ -101,7 +112,7 @@ class TorchFrameDecoder:
         """Frees the memory of all rows, whoever still holds the decoder."""
         self._rows.clear()
         self._predictor_cache = None
-        self._pad = self._pad.to("meta")
+        self._pad, self._made_pad = torch.empty(0, device="meta"), None
 
     # ------------------------------------------------------------ frames
 
@@ -156,7 +167,11 @@ class TorchFrameDecoder:
         return torch.cat((tokens[:, None], codes), 1).cpu()
 
     def _text_row(self, row: Row) -> Tensor:
-        return row.trailing[row.frames] if row.frames < row.trailing.shape[0] else self._pad
+        if row.frames < row.trailing.shape[0]:
+            return row.trailing[row.frames]
+        pad = self._pad if isinstance(self._pad, Tensor) else self._made_pad
+        assert pad is not None  # since the row was admitted
+        return pad
 
     def _cache_for(self, rows: int) -> EqualRows:
         if self._predictor_cache is None or self._predictor_cache.rows != rows:

@@ -14,6 +14,7 @@ from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder
 from qwen3tts.checkpoint import Checkpoint, load_module
 from qwen3tts.checkpoint.loading import reload_parameters
 from qwen3tts.errors import OptionError, WeightsError
+from qwen3tts.model.causal import CausalConvTranspose1d
 from qwen3tts.model.codec_decoder import CodecDecoder
 from qwen3tts.model.layers import RotaryTable
 from qwen3tts.model.numerics import exact_arithmetic
@@ -39,6 +40,20 @@ def stored_dtype(key: str, stored: torch.dtype, dtype: torch.dtype) -> torch.dty
 
 def _is_head(key: str) -> bool:
     return "codec_head" in key or "lm_head" in key
+
+
+def given_up(key: str, stored: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether the decode core will want a tensor of the talker in another dtype than the plain model keeps it in."""
+    changes = stored_dtype(key, stored, dtype) != dtype and not key.endswith(TEXT_TABLE)
+    return changes and (stored == dtype or not _is_head(key))
+
+
+def allocation(key: str, stored: torch.dtype, dtype: torch.dtype) -> str | None:
+    """Which allocation on a GPU a tensor of the talker lies in; see load_module. What is given up later lies apart, and
+    alone where it is not sure that all of it is."""
+    if given_up(key, stored, dtype):
+        return "given up"
+    return None if _is_head(key) and dtype != torch.float32 else "weights"
 
 
 def on_host(device: torch.device, options: RuntimeOptions) -> frozenset[str]:
@@ -82,13 +97,20 @@ class TorchRuntime:
         table = talker.model.text_embedding.weight
         self._unlock = page_lock(self, table) if TEXT_TABLE in self._on_host else None
         with exact_arithmetic(self.device):
-            talker.prepare(max_positions)
             codec.prepare()
-            padding = talker.embed_text(torch.tensor([config.tts_pad_id]))[0]
+            logger.debug("derived the codec's tables")
+            talker.prepare(max_positions)
+            logger.debug("made the rotary tables")
+
+            def padding() -> Tensor:
+                return talker.embed_text(torch.tensor([config.tts_pad_id]))[0]
+
+            # on a GPU only when it is needed: a handle of torch's BLAS takes 100 MB there
+            text_padding = padding if self.device.type == "cuda" else padding()
         slots = options.with_streams(None).max_streams
         assert slots is not None
         self.frames = TorchFrameDecoder(
-            talker, padding, slots=slots, max_positions=max_positions, kv_bytes=options.kv_bytes
+            talker, text_padding, slots=slots, max_positions=max_positions, kv_bytes=options.kv_bytes
         )
         self.codec = TorchCodecDecoder(codec, self.device)
 
@@ -142,7 +164,7 @@ def load_runtime(
 ) -> TorchRuntime:
     """Reads the weights: the talker in `dtype`, codec and heads in fp32. Raises CheckpointError or OptionError."""
     config = checkpoint.config
-    context = config.talker.transformer.max_positions
+    context, on_gpu = config.talker.transformer.max_positions, device.type == "cuda"
     if options.max_positions is not None and options.max_positions > context:
         raise OptionError(f"max_positions is {options.max_positions}, but the model was made for {context}.")
     with torch.device("meta"):
@@ -156,9 +178,20 @@ def load_runtime(
             device=device,
             dtype_of=lambda key, stored: stored_dtype(key, stored, dtype),
             on_host=on_host(device, options),
-            # the decode core gives up these, all at once, for narrower ones
-            together=lambda key, stored: device.type == "cuda" and _is_head(key) and stored == dtype != torch.float32,
+            together=lambda key, stored: allocation(key, stored, dtype) if on_gpu else None,
         )
+    logger.debug("read the weights of talker and code predictor")
+    transposed = [name for name, module in codec.named_modules() if isinstance(module, CausalConvTranspose1d)]
+    repacked = {f"decoder.{name}.conv.weight" for name in transposed}
     with checkpoint.codec_weights() as weights:
-        load_module(codec, weights, prefix="decoder.", device=device, dtype_of=lambda key, stored: torch.float32)
+        load_module(
+            codec,
+            weights,
+            prefix="decoder.",
+            device=device,
+            dtype_of=lambda key, stored: torch.float32,
+            # codec-kernels gives up the one kind, all of it, for another order
+            together=lambda key, stored: ("repacked" if key in repacked else "weights") if on_gpu else None,
+        )
+    logger.debug("read the weights of the codec")
     return TorchRuntime(checkpoint, talker.eval(), codec.eval(), options, options.max_positions or context)

@@ -24,7 +24,7 @@ from qwen3tts.model.layers import RotaryTable
 
 _RELEASED = (16, 8, 128)
 _SMALL = (4, 2, 16)
-_PAGE = 64
+_PAGE = 32
 _BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
 

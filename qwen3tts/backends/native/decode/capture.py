@@ -26,9 +26,12 @@ class Captured:
     """device memory that was free before and is not now"""
 
 
-def buckets(slots: int) -> tuple[int, ...]:
-    """Numbers of rows, ascending; the last one covers all slots."""
-    return (*(rows for rows in BUCKETS if rows < slots), slots)
+def buckets(slots: int, wanted: Sequence[int] = BUCKETS) -> tuple[int, ...]:
+    """Numbers of rows, ascending: those wanted that are fewer than the slots, and the slots. Raises ValueError for
+    numbers below 1."""
+    if any(rows < 1 for rows in wanted):
+        raise ValueError(f"buckets of {', '.join(map(str, wanted))} rows, expected 1 or more")
+    return (*sorted({rows for rows in wanted if rows < slots}), slots)
 
 
 def bucket_for(rows: int, available: Sequence[int]) -> int:

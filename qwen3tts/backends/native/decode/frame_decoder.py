@@ -8,12 +8,14 @@ import heapq
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from qwen3tts.backends.native.decode.capture import Captured, buckets, capture_graphs
+from qwen3tts.backends.native.decode.capture import BUCKETS, Captured, buckets, capture_graphs
 from qwen3tts.backends.native.decode.launches import REPLAYS_IN_FLIGHT, Launches, Row
 from qwen3tts.backends.native.decode.pages import PageAllocator
 from qwen3tts.backends.native.decode.state import PAGE, DecoderState, PoolSize
@@ -23,6 +25,7 @@ from qwen3tts.backends.native.sampler import SamplerRow
 from qwen3tts.backends.torch.frame_decoder import positions_needed
 from qwen3tts.backends.torch.picking import MIN_TOKENS
 from qwen3tts.errors import CapacityError, OptionError
+from qwen3tts.model.layers import RotaryTable
 from qwen3tts.model.talker import Talker, to_device
 from qwen3tts.runtime.protocols import FrameBatch, RowRequest, Slot
 
@@ -31,6 +34,17 @@ logger = logging.getLogger(__name__)
 MAX_SLOTS = 64
 MAX_FRAMES_PER_REPLAY = 32
 FRAMES_PER_CALL = 32
+
+
+@dataclass(frozen=True)
+class _Core:
+    """A core of the native module, and what it reads and nothing else keeps."""
+
+    core: Any
+    workspace: Tensor
+    rotary: RotaryTable
+    captured: tuple[Captured, ...]
+    """its graphs"""
 
 
 class NativeFrameDecoder:
@@ -52,13 +66,17 @@ class NativeFrameDecoder:
         kv_positions: int | None = None,
         frames_per_replay: int,
         page: int = PAGE,
+        row_buckets: Sequence[int] = BUCKETS,
         graphs: bool = True,
         persistent_predictor: bool = True,
+        projections: bool = False,
     ) -> None:
         """talker: in the form of weights.store_for_kernels. text_padding [hidden]: the text row of frames past the end
         of the text. kv_bytes, kv_positions: see state.PoolSize. page: positions of a page, a power of two from 8 up.
-        graphs: False launches everything eagerly, with the same results. persistent_predictor: the code predictor of
-        one row as one kernel, with the same results, where that fits (persistent_problem says why not).
+        row_buckets: numbers of rows with graphs of their own, beside that of all slots. graphs: False launches
+        everything eagerly, with the same results. persistent_predictor: the code predictor of one row as one kernel,
+        with the same results, where that fits (persistent_problem says why not). projections: the code predictor's
+        input tables by the core's own products.
 
         Raises KernelArgumentError for weights, ValueError for sizes that the kernels cannot take."""
         if not 1 <= slots <= MAX_SLOTS:
@@ -71,24 +89,37 @@ class NativeFrameDecoder:
         size = PoolSize.of(talker, slots, max_positions, kv_bytes, kv_positions, page)
         self.pages, self.most_pages = PageAllocator(size.first, page), size.most
         self._cannot_grow = False  # the device had no memory when that was last tried
-        self.weights = DecodeWeights(talker, text_padding)
+        self.weights = DecodeWeights(talker, text_padding, native if projections else None)
+        logger.debug("projected the code predictor's input tables, if it has a projection")
         pages_per_slot = min(self.pages.pages_for(max_positions), size.most)
         self.state = DecoderState(talker, slots, self.pages, pages_per_slot, REPLAYS_IN_FLIGHT, frames_per_replay)
+        logger.debug("allocated keys, values and the state of the slots")
         self._rows: dict[Slot, Row] = {}
         self._places = list(range(slots))
         self._next_slot = 0
         self._with_graphs = graphs
         self._persistent_predictor = persistent_predictor
-        self.launches = Launches(native, self.state, buckets(slots), frames_per_replay)
+        self.launches = Launches(native, self.state, buckets(slots, row_buckets), frames_per_replay)
         with self._guard():
-            self.launches.use(*self._new_core())
+            self._use(self._new_core())
 
-    def _new_core(self) -> tuple[Any, Tensor, tuple[Captured, ...]]:
-        """A core for the tensors as they are now, its workspace and its graphs."""
-        state, weights = self.state, self.weights.fields
+    def _angles(self) -> RotaryTable:
+        """Rotary tables for every position that a row can have in the pool as it is now, and a page beyond: the plain
+        model's are as long as its context."""
+        page, transformer = self.pages.page, self.weights.talker.config.transformer
+        positions = page + min(self.state.pool.shape[2] * page, self.max_positions)
+        return RotaryTable(transformer, positions, self.device, self.dtype)
+
+    def _use(self, made: _Core) -> None:
+        self.launches.use(made.core, made.workspace, made.captured)
+        self._rotary = made.rotary
+
+    def _new_core(self) -> _Core:
+        """A core for the tensors as they are now."""
+        state, weights, rotary = self.state, self.weights.fields, self._angles()
         fields = weights | {
             "state": state.fields(),
-            "talker": weights["talker"] | {"pool": state.talker_pool()},
+            "talker": weights["talker"] | self.weights.angles("talker", rotary) | {"pool": state.talker_pool()},
             "predictor": weights["predictor"] | {"pool": state.slot_pool()},
             "suppressed": state.suppressed.data_ptr(),
             "ring": state.ring.data_ptr(),
@@ -102,13 +133,14 @@ class NativeFrameDecoder:
         with torch.inference_mode(False):
             workspace = torch.zeros(size, dtype=torch.uint8, device=self.device)
         core = decoder(fields | {"workspace": workspace.data_ptr(), "workspace_size": size})
+        logger.debug("made a decode core with rotary tables and workspace")
         if not self._with_graphs:
-            return core, workspace, ()
+            return _Core(core, workspace, rotary, ())
         depths, stream = (1, self.frames_per_replay), self.native.stream()
         captured = capture_graphs(core, self.launches.buckets, depths, self.device, stream)
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
-        return core, workspace, captured
+        return _Core(core, workspace, rotary, captured)
 
     @property
     def captured(self) -> tuple[Captured, ...]:
@@ -125,13 +157,15 @@ class NativeFrameDecoder:
         """Frees graphs, device memory and the hold on the weights; only release() works afterwards. May be called
         again."""
         self.launches.close()
+        self._rotary.shorten(0)
         self.weights.close()
         self.state.close()
 
     @property
     def nbytes(self) -> int:
         """Device memory beyond the model's weights, graphs included."""
-        return self.state.nbytes + self.launches.nbytes + self.weights.projected_bytes
+        angles = self._rotary.cos.nbytes + self._rotary.sin.nbytes
+        return self.state.nbytes + self.launches.nbytes + self.weights.projected_bytes + angles
 
     # ------------------------------------------------------------ slots
 
@@ -191,7 +225,7 @@ class NativeFrameDecoder:
         except BaseException:
             self.state.pool = before
             raise
-        self.launches.use(*made)
+        self._use(made)
         self.pages.grow(pages)
         logger.info(
             "keys and values: %d positions, %.0f MB, captured anew in %.2f s",
@@ -277,19 +311,19 @@ class NativeFrameDecoder:
         """Runs the prompts of all rows in one call and draws their first codes."""
         counts = [request.prefill.shape[0] for request in requests]
         x = torch.cat([request.prefill.to(self.device, self.dtype) for request in requests])  # a copy: overwritten
-        places, ends = [row.place for row in rows], torch.tensor(counts).cumsum(0)
-        parts = (
-            ("slot", torch.tensor(places).repeat_interleave(torch.tensor(counts))),
-            ("position", torch.cat([torch.arange(count) for count in counts])),
-            ("slots", torch.tensor(places)),
-            ("counts", torch.tensor(counts)),
-            ("last", ends - 1),
-        )
-        packed = to_device(torch.cat([part for _, part in parts]).to(torch.int32), self.device)
+        places = np.array([row.place for row in rows])
+        parts = {
+            "slot": np.repeat(places, counts),
+            "position": np.concatenate([np.arange(count) for count in counts]),
+            "slots": places,
+            "counts": np.array(counts),
+            "last": np.cumsum(counts) - 1,
+        }
+        packed = to_device(torch.from_numpy(np.concatenate(list(parts.values()), dtype=np.int32)), self.device)
         fields, offset = {"x": x.data_ptr(), "positions": x.shape[0], "prompts": len(rows)}, packed.data_ptr()
-        for name, part in parts:
+        for name, part in parts.items():
             fields[name] = offset
-            offset += part.numel() * packed.element_size()
+            offset += len(part) * packed.element_size()
         self.launches.prefill(fields, rows)
 
     def _text(self, rows: Tensor) -> Tensor:

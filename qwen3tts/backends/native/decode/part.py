@@ -12,6 +12,7 @@ from torch import Tensor
 from qwen3tts.backends.native.checks import DTYPE_CODES
 from qwen3tts.backends.native.decode.frame_decoder import MAX_SLOTS, NativeFrameDecoder
 from qwen3tts.backends.native.decode.mixed import MixedFrameDecoder
+from qwen3tts.backends.native.decode.projections import linear_layers, projection_problem, text_projection
 from qwen3tts.backends.native.decode.state import PAGE, PREDICTOR_POSITIONS
 from qwen3tts.backends.native.decode.weights import StoredForm, store_for_kernels
 from qwen3tts.backends.native.module import Native
@@ -31,6 +32,8 @@ QUERIES_PER_KEY = (1, 2, 4)
 CHECKED_FRAMES = 3
 CHECKED_ROWS = 4
 CHECKED_PROMPT = 12
+CHECKED_POSITIONS = 64
+"""as many as the plain model reaches in the check, at most"""
 BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 """relative L2 distance of the logits of two implementations that round at the same places and sum in other orders"""
 GAP = 8.0
@@ -91,6 +94,8 @@ class InstalledDecode:
         model.frames = self.plain
         self.core.close()
         self.form.restore()
+        vars(model.talker.text_projection).pop("forward", None)
+        model.talker.rotary.cover(model.talker.rotary.positions)
 
     def status(self) -> dict[str, Any]:
         """What the manifest says of it."""
@@ -138,25 +143,36 @@ def install(
     frames_per_replay: int,
     kv_positions: int | None = None,
     persistent_predictor: bool = True,
+    projections: bool = False,
 ) -> InstalledDecode:
-    """Puts the core in place of model.frames, with a graph for every bucket. Undone if it raises."""
+    """Puts the core in place of model.frames, with a graph for every bucket. Undone if it raises.
+
+    projections: see projections.py."""
     talker, plain = model.talker, model.frames
+    problem = projection_problem(linear_layers(talker)) if projections else None
+    if problem is not None:
+        raise KernelArgumentError(problem)
     form = store_for_kernels(talker)
+    logger.debug("stored the heads for the kernels")
     try:
+        if projections:
+            vars(talker.text_projection)["forward"] = text_projection(native, talker.text_projection)
         with exact_arithmetic(model.device):
             padding = talker.embed_text(torch.tensor([model.config.tts_pad_id]))[0]
         try:
             core = NativeFrameDecoder(
                 native, talker, padding, slots=plain.slots, max_positions=plain.max_positions,
                 kv_bytes=plain.kv_bytes, kv_positions=kv_positions, frames_per_replay=frames_per_replay,
-                persistent_predictor=persistent_predictor,
+                persistent_predictor=persistent_predictor, projections=projections,
             )  # fmt: skip
         except ValueError as error:
             raise KernelArgumentError(f"The decode core does not fit this model: {error}") from error
     except BaseException:
+        vars(talker.text_projection).pop("forward", None)
         form.restore()
         raise
     model.frames = MixedFrameDecoder(core, plain)
+    talker.rotary.shorten(CHECKED_POSITIONS)  # the plain decoder gets them back when it runs further
     logger.info(
         "decode core: %d slots, %d positions of keys and values, %.0f MB beyond the weights",
         core.slots, core.pages.pages * core.pages.page, core.nbytes / 1e6,

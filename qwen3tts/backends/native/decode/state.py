@@ -18,7 +18,7 @@ from qwen3tts.model.kv_cache import kv_bytes_per_position
 from qwen3tts.model.sampling import suppressed_tokens
 from qwen3tts.model.talker import Talker
 
-PAGE = 64
+PAGE = 32
 """positions of a page, if nothing else is asked for"""
 PREDICTOR_POSITIONS = 16
 """kPredictorPositions of csrc/common/decode/attention.h"""
@@ -97,7 +97,10 @@ class DecoderState:
             self.ring = self._zeros(per_replay, slots, self.groups)
             self.table = self._zeros(slots, pages_per_slot)
             self.pool = self._pool(config.transformer, pages.pages, pages.page, dtype)
-            self.predictor_pool = self._pool(config.code_predictor.transformer, slots, PREDICTOR_POSITIONS, dtype)
+            # Idle rows' places are loaded, too, and not looked at (`in_order` of attention.h): zeros, once, so that
+            # nothing is ever read that nobody wrote. Of `pool`, only positions that were written are loaded.
+            inner = config.code_predictor.transformer
+            self.predictor_pool = self._pool(inner, slots, PREDICTOR_POSITIONS, dtype).zero_()
             self.suppressed = suppressed_tokens(self.vocab, config.codec_eos_id, self.device)
             self.block = self._zeros(
                 sum(slots * size * kind.itemsize for _, kind, size in _HOST_WRITTEN), dtype=torch.uint8

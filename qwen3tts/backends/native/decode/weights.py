@@ -15,9 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from qwen3tts.backends.native.checks import DTYPE_CODES
+from qwen3tts.backends.native.decode.projections import product
+from qwen3tts.backends.native.module import Native
+from qwen3tts.checkpoint.loading import joined
 from qwen3tts.errors import KernelArgumentError
 from qwen3tts.model.config import TransformerConfig
-from qwen3tts.model.layers import Head, RotaryTable, independent_rows, product
+from qwen3tts.model.layers import Head, RotaryTable, independent_rows
+from qwen3tts.model.layers import product as plain_product
 from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.talker import Talker
 
@@ -37,7 +41,7 @@ def _narrow_forward(head: Head) -> Callable[[Tensor], Tensor]:
     """Head.forward of a head that is not stored in fp32."""
 
     def forward(x: Tensor) -> Tensor:
-        return product(x.float(), head.weight.float())
+        return plain_product(x.float(), head.weight.float())
 
     return forward
 
@@ -52,21 +56,16 @@ class StoredForm:
     """heads with values that the model's dtype does not have"""
 
     def change(self, modules: Sequence[nn.Module], dtype: torch.dtype) -> None:
-        """Stores the modules' weights in another dtype, the old storage being given up.
-
-        The new ones wait in host memory until all old ones are free: between old ones they would keep torch's large
-        pieces of device memory, with all their gaps, from being given back."""
-        for module in modules:
-            weight = _weight(module)
-            self.changed.append((module, weight.dtype, weight.device))
-            _set_storage(weight, weight.detach().to(dtype).cpu())
+        """Stores the modules' weights in another dtype, in one allocation, the old storage being given up."""
+        old = [_weight(module).detach() for module in modules]
+        device = old[0].device if old else torch.device("cpu")
+        new = joined([torch.empty(weight.shape, dtype=dtype, device="meta") for weight in old], device)
+        for module, source, target in zip(modules, old, new, strict=True):
+            self.changed.append((module, source.dtype, source.device))
+            target.copy_(source)
+            _set_storage(_weight(module), target)
             if isinstance(module, Head):
                 vars(module)["forward"] = _narrow_forward(module)
-        if any(device.type == "cuda" for _, _, device in self.changed):
-            torch.cuda.empty_cache()
-        for module, _, device in self.changed:
-            weight = _weight(module)
-            _set_storage(weight, weight.detach().to(device))
 
     def restore(self) -> None:
         """Stores every weight as it was. May be called again."""
@@ -126,9 +125,9 @@ class DecodeWeights:
 
     Holds on to the storage of every pointer that it gives out, whatever becomes of the Parameters."""
 
-    def __init__(self, talker: Talker, padding: Tensor) -> None:
-        """padding [hidden]: the text row of frames past the end of the text. Raises KernelArgumentError for weights
-        that the kernels cannot read where they are."""
+    def __init__(self, talker: Talker, padding: Tensor, native: Native | None = None) -> None:
+        """padding [hidden]: the text row of frames past the end of the text. native: whose products make the input
+        tables; None: torch's. Raises KernelArgumentError for weights that the kernels cannot read where they are."""
         self.talker, self.dtype = talker, talker.dtype
         self.kept: list[Tensor] = []
         config, predictor = talker.config, talker.code_predictor
@@ -136,15 +135,16 @@ class DecodeWeights:
         inputs, projection = tables[:-1], predictor.small_to_mtp_projection
         self.projected_bytes = 0
         if isinstance(projection, nn.Linear):
-            inputs = self._projected(projection, inputs)
+            inputs = self._projected(projection, inputs, native)
             self.projected_bytes = sum(table.nbytes for table in inputs)
         self.fields: dict[str, Any] = {
             "dtype": DTYPE_CODES[self.dtype],
             "eos_id": config.codec_eos_id,
-            "talker": self._stack("talker", config.transformer, talker.model, talker.rotary),
+            "talker": self._stack("talker", config.transformer, talker.model),
             "predictor": self._stack(
-                "code_predictor", config.code_predictor.transformer, predictor.model, predictor.rotary
-            ),
+                "code_predictor", config.code_predictor.transformer, predictor.model
+            )
+            | self.angles("code_predictor", predictor.rotary),
             "codec_head": self._head(talker.codec_head),
             "heads": [self._head(head) for head in predictor.lm_head],
             "projection": 0,
@@ -166,6 +166,11 @@ class DecodeWeights:
         """The address of a tensor that is kept from now on. Raises KernelArgumentError if kernels cannot read it.
 
         dtype: what it must be in; None: the model's."""
+        address = self._address(name, tensor, dtype)
+        self.kept.append(tensor.detach())
+        return address
+
+    def _address(self, name: str, tensor: Tensor, dtype: torch.dtype | None = None) -> int:
         wanted, address = dtype or self.dtype, tensor.data_ptr()
         problem = None
         if tensor.dtype != wanted:
@@ -178,21 +183,21 @@ class DecodeWeights:
             problem = f"at the address {address:#x}, expected a multiple of {ALIGNMENT} bytes"
         if problem is not None:
             raise KernelArgumentError(f"The decode core cannot read {name}: it is {problem}.")
-        self.kept.append(tensor.detach())
         return address
 
-    def _projected(self, projection: nn.Module, tables: list[Tensor]) -> list[Tensor]:
-        """The tables as the code predictor sees them, row by row in the plain model's arithmetic."""
+    def _projected(self, projection: nn.Linear, tables: list[Tensor], native: Native | None) -> list[Tensor]:
+        """The tables as the code predictor sees them, row by row."""
+        if native is not None:
+            return [product(native, projection, table.detach()) for table in tables]
         with exact_arithmetic(self.talker.device), independent_rows():
-            made = [projection(table) for table in tables]
-        return made
+            return [projection(table) for table in tables]
 
     def _head(self, head: Any) -> dict[str, int]:
         weight: Tensor = head.weight
         pointer = self.pointer("a head", weight, weight.dtype if weight.dtype == torch.float32 else None)
         return {"weight": pointer, "vocab": weight.shape[0], "dtype": DTYPE_CODES[weight.dtype]}
 
-    def _stack(self, name: str, config: TransformerConfig, model: Any, rotary: RotaryTable) -> dict[str, Any]:
+    def _stack(self, name: str, config: TransformerConfig, model: Any) -> dict[str, Any]:
         return {
             "geometry": {
                 "hidden": config.hidden_size,
@@ -208,8 +213,13 @@ class DecodeWeights:
                 for i, block in enumerate(model.layers)
             ],
             "norm": self.pointer(f"the norm of {name}", model.norm.weight),
-            "cos": self.pointer(f"the cosines of {name}", rotary.cos),
-            "sin": self.pointer(f"the sines of {name}", rotary.sin),
+        }
+
+    def angles(self, name: str, rotary: RotaryTable) -> dict[str, int]:
+        """A stack's fields of rotary tables, which the caller keeps."""
+        return {
+            "cos": self._address(f"the cosines of {name}", rotary.cos),
+            "sin": self._address(f"the sines of {name}", rotary.sin),
             "positions": rotary.cos.shape[0],
         }
 

@@ -1,0 +1,35 @@
+"""Device memory of this process: what it takes, and giving back what nothing holds."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes at one moment."""
+
+    used: int
+    """of the whole device, by all processes"""
+    reserved: int
+    """by torch's allocator"""
+    allocated: int
+    """of those, in tensors and workspaces; the others are gaps"""
+
+
+def device_memory(device: torch.device) -> DeviceMemory:
+    """Of a GPU, as it is now."""
+    free, total = torch.cuda.mem_get_info(device)
+    return DeviceMemory(total - free, torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device))
+
+
+def give_back_unused(device: torch.device) -> None:
+    """Gives the driver back what torch keeps for later, the workspaces of its cuBLAS handles (32 MiB each on the newest
+    cards) among it; a product that needs one allocates it anew."""
+    if device.type != "cuda":
+        return
+    torch.cuda.synchronize(device)
+    backend: Any = torch._C
+    backend._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()

@@ -104,7 +104,8 @@ def test_rows_are_admitted_whole_or_not_at_all(native, models, seed):
             with pytest.raises(CapacityError, match=f"room for {room} of {len(rows)} texts: 3 of 3 slots are free"):
                 core.admit(rows)
         assert (core.pages.used, core.free_slots()) == (0, 3)
-    for positions, problem in ((6 * PAGE + 1, f"{6 * PAGE} are available"), (5 * PAGE, "5 pages .* there are 4 in all")):
+    problems = ((6 * PAGE + 1, f"{6 * PAGE} are available"), (5 * PAGE, "5 pages .* there are 4 in all"))
+    for positions, problem in problems:
         for call in (core.room_for, core.admit):
             with pytest.raises(CapacityError, match=problem):
                 call([one, row(positions)])

@@ -60,7 +60,6 @@ PASSES = (
     (2048, (64, 32), "store", 31),
     (1024, (24, 24), "silu_mul", 50),
     (2048, (32, 32), "silu_mul", 18),
-    (2048, (1072,), "residual", 18),
     (1024, (32,), "store", 128),
 )
 # Where csrc/common/decode/linear_stream.cpp has one: blocks of 32 and 64 rows, whole and not, and two of them.

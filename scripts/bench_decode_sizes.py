@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--what", default="pages,buckets")
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--page-sizes", type=numbers, default=[16, 32, 64, 128], help="powers of two from 8 up")
-    parser.add_argument("--rows", type=numbers, default=[1, 8, 32, 64], help="for page sizes")
+    parser.add_argument("--rows", type=numbers, help="for page sizes; 1,8,32,64 as far as there are slots")
     parser.add_argument("--frames", type=int, default=24, help="in a run of page sizes")
     parser.add_argument("--bucket-frames", type=int, default=8, help="in a run of buckets")
     parser.add_argument("--runs", type=int, default=5)
@@ -177,6 +177,13 @@ def main() -> None:
     a = parser.parse_args()
     if unknown := set(a.what.split(",")) - {"pages", "buckets"}:
         parser.error(f"--what: {', '.join(sorted(unknown))}; there are pages and buckets")
+    a.rows = a.rows or [count for count in (1, 8, 32, 64) if count <= a.slots]
+    if not a.rows or not 1 <= min(a.rows) <= max(a.rows) <= a.slots:
+        parser.error(f"--rows is numbers from 1 to --slots, {a.slots}")
+    if min(a.frames, a.bucket_frames, a.runs, a.bucket_runs) < 1:
+        parser.error("--frames, --bucket-frames, --runs and --bucket-runs are 1 or more")
+    if a.json and not a.json.parent.is_dir():
+        parser.error(f"there is no folder {a.json.parent} for --json")
     native = open_native(a.backend)
     result: dict[str, Any] = {"what": __doc__, "machine": machine(a.commit), "models": {}}
     for preset in a.preset.split(","):

@@ -157,6 +157,8 @@ def main() -> None:
         return
     if a.runs < 1:
         parser.error("--runs is 1 or more")
+    if a.json and not a.json.parent.is_dir():
+        parser.error(f"there is no folder {a.json.parent} for --json")
     runs = []
     for run in range(a.runs):
         command = [sys.executable, __file__, a.model, "--one", "--backend", a.backend, "--profile", a.profile]

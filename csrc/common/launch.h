@@ -10,7 +10,8 @@
 #include "common/gpu.h"
 #include "common/shared_memory.h"
 
-#include <unordered_map>
+#include <map>
+#include <mutex>
 #include <utility>
 
 namespace gpu {
@@ -39,11 +40,10 @@ __device__ __forceinline__ void wait_for_previous() {
 }
 
 #ifdef QWEN3TTS_CUDA
-// What launches ask about the current device and its kernels. A thread keeps the answers: a prompt is 170 launches, whose
-// way through the driver is what it waits for. They are asked for anew when the device changes.
+// What launches ask about the current device. A thread keeps the answers: a prompt is 170 launches, whose way through the
+// driver is what it waits for. They are asked for anew when the device changes.
 struct DeviceFacts {
   int device = -1, major = 0, block_shared = 0, processor_shared = 0;  // bytes of a block at most, of a multiprocessor
-  std::unordered_map<const void*, size_t> allowed;                     // by kernel: bytes of dynamic shared memory
 };
 inline Status device_facts(DeviceFacts*& facts) {
   static thread_local DeviceFacts kept;
@@ -74,9 +74,12 @@ inline const DeviceFacts& device_facts() {
 // More than 48 KB of dynamic shared memory must be allowed on NVIDIA; AMD gives 64 KB to every block.
 template <class Kernel> void allow_shared(Kernel* kernel, size_t bytes) {
 #if defined(QWEN3TTS_CUDA)
-  DeviceFacts* facts = nullptr;
-  check(device_facts(facts), "properties of the device");
-  size_t& allowed = facts->allowed[reinterpret_cast<const void*>(kernel)];
+  // A limit of the process, which must only grow: another thread may be about to launch with what it has allowed.
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, size_t> limits;
+  const int device = device_facts().device;
+  const std::lock_guard<std::mutex> lock(mutex);
+  size_t& allowed = limits[{reinterpret_cast<const void*>(kernel), device}];
   if (bytes <= allowed) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "shared memory");
   allowed = bytes;

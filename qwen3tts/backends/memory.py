@@ -1,7 +1,6 @@
 """Device memory of this process: what it takes, and giving back what nothing holds."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -25,11 +24,8 @@ def device_memory(device: torch.device) -> DeviceMemory:
 
 
 def give_back_unused(device: torch.device) -> None:
-    """Gives the driver back what torch keeps for later, the workspaces of its cuBLAS handles (32 MiB each on the newest
-    cards) among it; a product that needs one allocates it anew."""
+    """Gives the driver back what torch keeps for later and nothing holds."""
     if device.type != "cuda":
         return
     torch.cuda.synchronize(device)
-    backend: Any = torch._C
-    backend._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()

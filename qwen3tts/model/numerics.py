@@ -61,15 +61,21 @@ def _leave(holder: object) -> None:
             _restore()
 
 
+def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """A GPU is torch's current one inside: kernels that are not torch's are launched on that."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def exact_arithmetic(device: torch.device) -> Iterator[None]:
-    """Runs its block in IEEE fp32 (and fp32-accumulated bf16/fp16) products and convolutions, without autograd.
+    """Runs its block in IEEE fp32 (and fp32-accumulated bf16/fp16) products and convolutions, without autograd, on its
+    device.
 
     Threads may overlap: the first one in sets the switches, the last one out restores them."""
     holder = object()
     try:  # from here on: an interrupt inside _enter is undone, too
         _enter(holder)
-        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+        with on_device(device), torch.inference_mode(), torch.autocast(device.type, enabled=False):
             yield
     finally:
         _leave(holder)

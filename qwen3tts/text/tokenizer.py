@@ -28,8 +28,8 @@ ASCII_PATTERN = re.compile(
     r" ?[^ \t\n\v\f\rA-Za-z0-9]+[\r\n]*|[ \t\n\v\f\r]*[\r\n]+|[ \t\n\v\f\r]+(?![^ \t\n\v\f\r])|[ \t\n\v\f\r]+"
 )
 """the same for texts of ASCII alone, in Python's syntax"""
-KEPT_WORDS, KEPT_CHARS = 1 << 16, 32
-"""how many ASCII words of at most how many characters are remembered, some megabytes; when there are more, all are
+KEPT_WORDS, KEPT_CHARS = 1 << 15, 16
+"""how many ASCII words of at most how many characters are remembered, up to about 15 MB; when there are more, all are
 forgotten"""
 
 MAX_TEXT_CHARS = 1_000_000

@@ -57,7 +57,10 @@ def free_bytes(device: torch.device) -> int:
 def machine(commit: str | None) -> dict[str, Any]:
     """Card, driver and versions."""
     smi = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem", "--format=csv,noheader"]
-    facts = subprocess.run(smi, capture_output=True, text=True).stdout.strip()
+    try:
+        facts = subprocess.run(smi, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:  # another maker's card
+        facts = ""
     return {
         "card": facts or torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
         "qwen3tts": qwen3tts.__version__, "commit": commit,

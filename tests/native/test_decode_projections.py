@@ -1,5 +1,7 @@
 """Text rows and input tables by the decode core's products: the plain ones up to rounding, a row's bits its own."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from qwen3tts import GenerateOptions, RuntimeOptions
 from qwen3tts.backends.native.custom_kernels import CustomKernels
 from qwen3tts.backends.native.decode import part
 from qwen3tts.backends.native.decode.projections import ROWS, product, projection_problem
-from qwen3tts.errors import OptimizationApplicationError
+from qwen3tts.errors import OptimizationApplicationError, OptimizationCompatibilityError
 from qwen3tts.model.numerics import exact_arithmetic
 
 SIZES = {"intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "num_code_groups": 3}
@@ -75,3 +77,34 @@ def test_a_failed_start_takes_it_back(tts, monkeypatch):
 def test_what_the_products_cannot_do_is_said():
     assert projection_problem([torch.nn.Linear(16, 3)]) is None
     assert "12 inputs" in projection_problem([torch.nn.Linear(16, 3), torch.nn.Linear(12, 3)])
+
+
+def test_auto_leaves_out_what_the_products_cannot_take(tiny_checkpoint, emulated, caplog):
+    """36 inputs: "auto" runs the core beside torch's projection; True says what is wrong before anything is changed."""
+    config = NARROW["config"]["talker_config"] | {"text_hidden_size": 36}
+    folder = tiny_checkpoint(preset="tiny-mtp", eos_gain=1.0, override=NARROW | {"config": {"talker_config": config}})
+    with qwen3tts.load(folder, backend="cpu", runtime=RuntimeOptions(max_streams=1, max_positions=128)) as tts:
+        runtime = tts.engine.runtime
+        runtime.native = emulated(64)
+        plain = runtime.frames
+        with pytest.raises(OptimizationCompatibilityError, match="36 inputs; the decode core takes multiples of 8"):
+            tts.apply_optimization_plan(PASS)
+        assert runtime.frames is plain
+        caplog.set_level("INFO", "qwen3tts")
+        tts.apply_optimization_plan(replace(PASS, decode="auto"))
+        assert runtime.frames is not plain
+        assert "text rows stay with torch's products" in caplog.text
+        assert "forward" not in vars(runtime.talker.text_projection)
+        assert len(tts.generate("Good morning.", "ryan", "english", options=OPTIONS).codes)
+
+
+def test_the_plain_padding_row_is_not_kept(tts):
+    """Made while the products are the core's, it has their bits; the restored model makes its own."""
+    runtime = tts.engine.runtime
+    plain = runtime.frames
+    plain._pad = lambda: runtime.talker.embed_text(torch.tensor([runtime.config.tts_pad_id]))[0]  # as on a GPU
+    tts.apply_optimization_plan(PASS)
+    tts.generate("Good morning.", "ryan", "english", options=replace(OPTIONS, rng="torch"), decode=False)
+    assert plain._made_pad is not None
+    tts.restore_optimization_plan()
+    assert plain._made_pad is None

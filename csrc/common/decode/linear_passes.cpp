@@ -1,4 +1,4 @@
-// linear() for 17 to 128 rows in bf16, at shapes of the released models: the products with a norm (of gate and up of
+// linear() for up to 128 rows in bf16 (made for 17 and more), at shapes of the released models: the products with a norm (of gate and up of
 // the 1.7B what linear_stream.cpp leaves: cards with little shared memory).
 //
 // The units, slices and chains of a sum are those of linear_mma.cpp, and so are its bits. As in linear_few.cpp a block has
@@ -223,7 +223,8 @@ template <class K, int TURNS = 1> bool try_launch(const LinearArguments& a, void
   passes.rows = a.rows;
   passes.eps = a.eps;
   auto* const kernel = &linear_passes_kernel<K>;
-  if (K::kShared > 48 * 1024) gpu::allow_shared(kernel, K::kShared);
+  constexpr size_t squares = sizeof(float) * kMostPasses * kSumSlices * kTall;  // shared memory of a fixed size
+  if (K::kShared + squares > 48 * 1024) gpu::allow_shared(kernel, K::kShared);
   QW_LAUNCH_DEPENDENT(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), K::kShared, gpu::stream_of(stream), passes);
   return true;
 }

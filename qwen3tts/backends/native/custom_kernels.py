@@ -20,6 +20,7 @@ from qwen3tts.backends.native.cases import units_in_last_place
 from qwen3tts.backends.native.checks import FLOATS
 from qwen3tts.backends.native.decode.frame_decoder import MAX_FRAMES_PER_REPLAY
 from qwen3tts.backends.native.decode.part import InstalledDecode, decode_problem, install
+from qwen3tts.backends.native.decode.projections import linear_layers, projection_problem
 from qwen3tts.backends.native.module import Native, open_native
 from qwen3tts.backends.native.picker import NativePicker
 from qwen3tts.backends.native.rms_norm import FP32_UNITS, NARROW_UNITS, add_rms_norm, rms_norm
@@ -155,6 +156,8 @@ class CustomKernels(OptimizationPass):
             except KernelArgumentError as error:
                 raise OptimizationCompatibilityError(str(error)) from error
         problem = decode_problem(model, native) if self.decode is True else None
+        if problem is None and self.decode is True and self.projections:
+            problem = projection_problem(linear_layers(model.talker))
         if problem is not None:
             raise OptimizationCompatibilityError(problem)
         if self.markers and torch.version.cuda is None and torch.version.hip is None:
@@ -177,9 +180,12 @@ class CustomKernels(OptimizationPass):
             state.picker = model.frames.picker
             model.frames.picker = NativePicker(state.native, model.talker)
         if self.decode and state.decode_problem is None:
+            problem = projection_problem(linear_layers(model.talker)) if self.projections else None
+            if problem is not None:  # with "auto"; for True, validate() has looked
+                logger.info("text rows stay with torch's products: %s", problem)
             state.decode = install(
                 model, state.native, self.frames_per_replay, self.kv_positions, self.persistent_predictor,
-                self.projections,
+                self.projections and problem is None,
             )  # fmt: skip
         if self.markers:
             stages = [(model.frames, "admit", "prefill"), (model.frames, "advance", "advance")]

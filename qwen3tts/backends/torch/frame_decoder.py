@@ -104,6 +104,10 @@ class TorchFrameDecoder:
         self._rows.update(admitted)
         return [slot for slot, _ in admitted]
 
+    def forget_padding(self) -> None:
+        """The padding row is made anew when it is needed, if it was not given as a tensor. No row is open."""
+        self._made_pad = None
+
     def release(self, slot: Slot) -> None:
         """See FrameDecoder."""
         self._rows.pop(slot, None)

@@ -12,7 +12,7 @@ from torch import Tensor
 from qwen3tts.backends.native.checks import DTYPE_CODES
 from qwen3tts.backends.native.decode.frame_decoder import MAX_SLOTS, NativeFrameDecoder
 from qwen3tts.backends.native.decode.mixed import MixedFrameDecoder
-from qwen3tts.backends.native.decode.projections import linear_layers, projection_problem, text_projection
+from qwen3tts.backends.native.decode.projections import text_projection
 from qwen3tts.backends.native.decode.state import PAGE, PREDICTOR_POSITIONS
 from qwen3tts.backends.native.decode.weights import StoredForm, store_for_kernels
 from qwen3tts.backends.native.module import Native
@@ -20,7 +20,7 @@ from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder
 from qwen3tts.errors import KernelArgumentError
 from qwen3tts.model.config import TransformerConfig
 from qwen3tts.model.kv_cache import RowCache, kv_bytes_per_position
-from qwen3tts.model.numerics import exact_arithmetic
+from qwen3tts.model.numerics import exact_arithmetic, on_device
 from qwen3tts.model.sampling import SamplingParams
 from qwen3tts.model.talker import Talker
 from qwen3tts.runtime.protocols import FrameDecoder, RowRequest, Slot
@@ -95,6 +95,7 @@ class InstalledDecode:
         self.core.close()
         self.form.restore()
         vars(model.talker.text_projection).pop("forward", None)
+        _forget_padding(self.plain)
         model.talker.rotary.cover(model.talker.rotary.positions)
 
     def status(self) -> dict[str, Any]:
@@ -147,11 +148,8 @@ def install(
 ) -> InstalledDecode:
     """Puts the core in place of model.frames, with a graph for every bucket. Undone if it raises.
 
-    projections: see projections.py."""
+    projections: see projections.py, whose projection_problem() must be None."""
     talker, plain = model.talker, model.frames
-    problem = projection_problem(linear_layers(talker)) if projections else None
-    if problem is not None:
-        raise KernelArgumentError(problem)
     form = store_for_kernels(talker)
     logger.debug("stored the heads for the kernels")
     try:
@@ -160,17 +158,19 @@ def install(
         with exact_arithmetic(model.device):
             padding = talker.embed_text(torch.tensor([model.config.tts_pad_id]))[0]
         try:
-            core = NativeFrameDecoder(
-                native, talker, padding, slots=plain.slots, max_positions=plain.max_positions,
-                kv_bytes=plain.kv_bytes, kv_positions=kv_positions, frames_per_replay=frames_per_replay,
-                persistent_predictor=persistent_predictor, projections=projections,
-            )  # fmt: skip
+            with on_device(model.device):
+                core = NativeFrameDecoder(
+                    native, talker, padding, slots=plain.slots, max_positions=plain.max_positions,
+                    kv_bytes=plain.kv_bytes, kv_positions=kv_positions, frames_per_replay=frames_per_replay,
+                    persistent_predictor=persistent_predictor, projections=projections,
+                )  # fmt: skip
         except ValueError as error:
             raise KernelArgumentError(f"The decode core does not fit this model: {error}") from error
     except BaseException:
         vars(talker.text_projection).pop("forward", None)
         form.restore()
         raise
+    _forget_padding(plain)
     model.frames = MixedFrameDecoder(core, plain)
     talker.rotary.shorten(CHECKED_POSITIONS)  # the plain decoder gets them back when it runs further
     logger.info(
@@ -178,6 +178,12 @@ def install(
         core.slots, core.pages.pages * core.pages.page, core.nbytes / 1e6,
     )  # fmt: skip
     return InstalledDecode(core, plain, form, padding)
+
+
+def _forget_padding(plain: FrameDecoder) -> None:
+    """The plain decoder makes its padding row anew: the text projection has other bits from now on."""
+    if isinstance(plain, TorchFrameDecoder):
+        plain.forget_padding()
 
 
 # ------------------------------------------------------------ the check

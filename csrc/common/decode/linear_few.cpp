@@ -21,30 +21,15 @@
 //   k 2048   q k v 123 / 238, gate and up 126 / 128, o 86 and 114 / 116 and 152, heads 142 to 198 / 156 to 238
 //   k 3072   down 118 / 164
 //   k 6144   down 126 / 128
-#include "common/decode/linear_parts.h"
+#include "common/decode/linear_held.h"
 #include "common/launch.h"
-#include "common/reduce.h"
 
 #if QW_HAS_MMA
 
 namespace qwen3tts {
 namespace {
 
-using T = gpu::bf16;  // fp16 needs the norm's scale before the product
-
-constexpr int kThreads = kSumSlices * gpu::kGroup;
-constexpr int kStep = kSumSlices * kSumUnit;  // elements of k
-constexpr int kProcessors = 132;              // of a large card
-
-struct FewArguments {
-  const T *x, *norm_weight, *weight[3], *bias;
-  void* y;
-  T* normed;
-  int64_t x_stride, y_stride;
-  int32_t end[2];  // of the first part's rows, of the second's
-  int32_t rows, groups;
-  float eps;
-};
+using T = gpu::bf16;
 
 // A kind of product. STEPS: k / kStep, DEPTH of them are in registers before the wait. A group is the rows of weights that
 // a block takes at a time: OCTETS times 8, of which silu_mul has gates and ups by turns. RESIDENT: blocks of a
@@ -78,21 +63,10 @@ template <class K, int TILES> struct Shape : K {
   static_assert(K::kSteps % kXDepth == 0, "whole turns of the ring");
 };
 
-// This lane's elements of the first step in the row g of each octet.
-template <class S> __device__ __forceinline__ void seek(const T* (&at)[S::kOctets], const FewArguments& a, int group) {
-  const int lane = gpu::group_lane(), offset = lane / 4 * S::kK + gpu::group() * kSumUnit + lane % 4 * 8;
+// Of each octet.
+template <class S> __device__ __forceinline__ void seek_all(const T* (&at)[S::kOctets], const HeldArguments& a, int group) {
 #pragma unroll
-  for (int o = 0; o < S::kOctets; ++o) {
-    if constexpr (S::kSilu) {
-      at[o] = a.weight[o % 2] + static_cast<int64_t>(group * (S::kOctets / 2) + o / 2) * 8 * S::kK + offset;
-    } else {  // a group lies within a part
-      const int first = group * S::kOctets * 8;
-      const bool second = first >= a.end[0], third = first >= a.end[1];
-      const T* weight = third ? a.weight[2] : second ? a.weight[1] : a.weight[0];
-      const int n = first - (third ? a.end[1] : second ? a.end[0] : 0);
-      at[o] = weight + static_cast<int64_t>(n + o * 8) * S::kK + offset;
-    }
-  }
+  for (int o = 0; o < S::kOctets; ++o) at[o] = seek<S>(a, group, o);
 }
 
 // sums[half of a unit] += one unit.
@@ -144,7 +118,7 @@ template <class S> __device__ __forceinline__ void put(float* partial, const flo
 
 // The normed x, by one block, when its outputs are on their way. squares[slice][column].
 template <class S>
-__device__ __forceinline__ void write_normed(const FewArguments& a, const float (&squares)[kSumSlices][S::kColumns]) {
+__device__ __forceinline__ void write_normed(const HeldArguments& a, const float (&squares)[kSumSlices][S::kColumns]) {
   constexpr int pieces = S::kK / 8;
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < a.rows * pieces; i += kThreads) {
@@ -155,7 +129,7 @@ __device__ __forceinline__ void write_normed(const FewArguments& a, const float 
   }
 }
 
-template <class S> __global__ void __launch_bounds__(kThreads, S::kResident) linear_few_kernel(FewArguments a) {
+template <class S> __global__ void __launch_bounds__(kThreads, S::kResident) linear_few_kernel(HeldArguments a) {
   using Y = typename S::Output;
   constexpr int steps = S::kSteps, depth = S::kDepth, x_depth = S::kXDepth, tiles = S::kTiles, octets = S::kOctets;
   QW_DYNAMIC_SHARED(gpu::Vector, norm_shared);
@@ -167,7 +141,7 @@ template <class S> __global__ void __launch_bounds__(kThreads, S::kResident) lin
 
   // What no kernel ahead writes.
   const T* weights_at[octets];
-  seek<S>(weights_at, a, group);
+  seek_all<S>(weights_at, a, group);
   gpu::Vector held[depth][octets];
 #pragma unroll
   for (int d = 0; d < depth; ++d)
@@ -257,7 +231,7 @@ template <class S> __global__ void __launch_bounds__(kThreads, S::kResident) lin
       for (int t = 0; t < tiles; ++t) v[t] = S::kKeepsX ? x[d][t] : take(d, t);
       multiply<S>(sums, held[d % depth], v);
       // Of this group, or already of the next one.
-      if (S::kRounds && d + depth == steps) seek<S>(weights_at, a, more ? next : group);
+      if (S::kRounds && d + depth == steps) seek_all<S>(weights_at, a, more ? next : group);
       if (S::kRounds || d + depth < steps)
 #pragma unroll
         for (int o = 0; o < octets; ++o)
@@ -300,7 +274,7 @@ template <class S> __global__ void __launch_bounds__(kThreads, S::kResident) lin
     if (a.normed != nullptr && blockIdx.x == 0) write_normed<S>(a, squares_of);
 }
 
-template <class S> void launch(const FewArguments& a, int blocks, void* stream) {
+template <class S> void launch(const HeldArguments& a, int blocks, void* stream) {
   static_assert(S::kShared + sizeof(float) * kSumSlices * S::kColumns <= 48 * 1024, "given without asking");
   QW_LAUNCH_DEPENDENT(linear_few_kernel<S>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), S::kShared,
                       gpu::stream_of(stream), a);
@@ -309,25 +283,11 @@ template <class S> void launch(const FewArguments& a, int blocks, void* stream) 
 // Whether there are whole groups in each part, and no more than find their places at once.
 template <class K, int MOST_TILES = 2> bool try_launch(const LinearArguments& a, void* stream) {
   if (a.rows > 8 * MOST_TILES) return false;
-  for (int part = 0; part < (K::kSilu ? 1 : a.parts); ++part)
-    if (a.n[part] % K::kOutputs != 0) return false;
+  if (!whole_groups<K>(a)) return false;
   constexpr int places = K::kResident * kProcessors;
   const int outputs = outputs_of(a), groups = outputs / K::kOutputs, each = (groups + places - 1) / places;
   if (each > 1 && !K::kRounds) return false;
-  FewArguments few{};
-  few.x = static_cast<const T*>(a.x);
-  few.norm_weight = static_cast<const T*>(a.norm_weight);
-  for (int part = 0; part < a.parts; ++part) few.weight[part] = static_cast<const T*>(a.weight[part]);
-  few.bias = static_cast<const T*>(a.bias);
-  few.y = a.y;
-  few.normed = static_cast<T*>(a.normed);
-  few.x_stride = a.x_stride;
-  few.y_stride = a.y_stride;
-  few.end[0] = a.n[0];
-  few.end[1] = a.parts > 1 ? a.n[0] + a.n[1] : outputs;
-  few.rows = a.rows;
-  few.groups = groups;
-  few.eps = a.eps;
+  const HeldArguments few = held_arguments(a, groups);
   const int blocks = (groups + each - 1) / each;
   if (a.rows <= 8) launch<Shape<K, 1>>(few, blocks, stream);
   else launch<Shape<K, MOST_TILES>>(few, blocks, stream);

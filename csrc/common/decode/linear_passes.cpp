@@ -1,5 +1,5 @@
-// linear() for up to 128 rows in bf16 (made for 17 and more), at shapes of the released models: the products with a norm (of gate and up of
-// the 1.7B what linear_stream.cpp leaves: cards with little shared memory).
+// linear() for up to 128 rows in bf16 (made for 17 and more), at shapes of the released models: the products with a norm.
+// (Gate and up of the 1.7B come here from linear_stream.cpp alone where a card has little shared memory.)
 //
 // The units, slices and chains of a sum are those of linear_mma.cpp, and so are its bits. As in linear_few.cpp a block has
 // 8 warps, one for each slice, and `octets` times 8 rows of weights, whose k lies whole in registers before the wait; about
@@ -13,32 +13,18 @@
 //
 // One H200, 64 rows, a pass: 1.0 us at k 1024, of which the outputs 0.3 to 0.4; x from the first-level cache instead would
 // save less than 0.1. Registers, sm_90, no spills: 184 to 255.
-#include "common/decode/linear_parts.h"
+#include "common/decode/linear_held.h"
 #include "common/launch.h"
-#include "common/reduce.h"
 
 #if QW_HAS_MMA
 
 namespace qwen3tts {
 namespace {
 
-using T = gpu::bf16;  // fp16 needs the norm's scale before the product
+using T = gpu::bf16;
 
-constexpr int kThreads = kSumSlices * gpu::kGroup;
-constexpr int kStep = kSumSlices * kSumUnit;  // elements of k
-constexpr int kProcessors = 132;              // of a large card
-constexpr int kTall = 16;                     // rows of a pass
+constexpr int kTall = 16;  // rows of a pass
 constexpr int kMostPasses = 8;
-
-struct PassArguments {
-  const T *x, *norm_weight, *weight[3], *bias;
-  void* y;
-  T* normed;
-  int64_t x_stride, y_stride;
-  int32_t end[2];  // of the first part's rows, of the second's
-  int32_t rows;
-  float eps;
-};
 
 // A kind of product. STEPS: k / kStep. A block takes OCTETS times 8 rows of weights, of which silu_mul has gates and ups by
 // turns. X_DEPTH: steps of x in registers.
@@ -56,24 +42,9 @@ template <Epilogue EPILOGUE, class Y, int OCTETS, int STEPS, int X_DEPTH = 4> st
   static_assert(EPILOGUE != Epilogue::residual && (!kSilu || sizeof(Y) == sizeof(T)), "kinds of products with a norm");
 };
 
-// This lane's elements of the first step in the row g of octet o.
-template <class K> __device__ __forceinline__ const T* seek(const PassArguments& a, int o) {
-  const int lane = gpu::group_lane(), group = static_cast<int>(blockIdx.x);
-  const int offset = lane / 4 * K::kK + gpu::group() * kSumUnit + lane % 4 * 8;
-  if constexpr (K::kSilu) {
-    return a.weight[o % 2] + static_cast<int64_t>(group * (K::kOctets / 2) + o / 2) * 8 * K::kK + offset;
-  } else {  // a block's rows lie within a part
-    const int first = group * K::kOctets * 8;
-    const bool second = first >= a.end[0], third = first >= a.end[1];
-    const T* weight = third ? a.weight[2] : second ? a.weight[1] : a.weight[0];
-    const int n = first - (third ? a.end[1] : second ? a.end[0] : 0);
-    return weight + static_cast<int64_t>(n + o * 8) * K::kK + offset;
-  }
-}
-
 // The normed x, shared out among the blocks. squares[pass][slice][row].
 template <class K>
-__device__ __forceinline__ void write_normed(const PassArguments& a, const float (&squares)[kMostPasses][kSumSlices][kTall]) {
+__device__ __forceinline__ void write_normed(const HeldArguments& a, const float (&squares)[kMostPasses][kSumSlices][kTall]) {
   constexpr int pieces = K::kK / 8;
 #pragma unroll 1
   for (int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x); i < a.rows * pieces;
@@ -85,7 +56,7 @@ __device__ __forceinline__ void write_normed(const PassArguments& a, const float
   }
 }
 
-template <class K> __global__ void __launch_bounds__(kThreads, 1) linear_passes_kernel(PassArguments a) {
+template <class K> __global__ void __launch_bounds__(kThreads, 1) linear_passes_kernel(HeldArguments a) {
   using Y = typename K::Output;
   constexpr int steps = K::kSteps, octets = K::kOctets, x_depth = K::kXDepth;
   QW_DYNAMIC_SHARED(gpu::Vector, norm);  // its weights; a warp needs and has copied those of its slice
@@ -98,7 +69,7 @@ template <class K> __global__ void __launch_bounds__(kThreads, 1) linear_passes_
   gpu::Vector held[steps][octets];
 #pragma unroll
   for (int o = 0; o < octets; ++o) {
-    const T* const from = seek<K>(a, o);
+    const T* const from = seek<K>(a, static_cast<int>(blockIdx.x), o);
 #pragma unroll
     for (int d = 0; d < steps; ++d) held[d][o] = gpu::load_weight(from + d * kStep);
   }
@@ -205,27 +176,13 @@ template <class K> __global__ void __launch_bounds__(kThreads, 1) linear_passes_
 
 // Whether each part has whole blocks, and these find their places in so many turns.
 template <class K, int TURNS = 1> bool try_launch(const LinearArguments& a, void* stream) {
-  for (int part = 0; part < (K::kSilu ? 1 : a.parts); ++part)
-    if (a.n[part] % K::kOutputs != 0) return false;
-  const int outputs = outputs_of(a), blocks = outputs / K::kOutputs;
-  if (blocks > TURNS * kProcessors) return false;
-  PassArguments passes{};
-  passes.x = static_cast<const T*>(a.x);
-  passes.norm_weight = static_cast<const T*>(a.norm_weight);
-  for (int part = 0; part < a.parts; ++part) passes.weight[part] = static_cast<const T*>(a.weight[part]);
-  passes.bias = static_cast<const T*>(a.bias);
-  passes.y = a.y;
-  passes.normed = static_cast<T*>(a.normed);
-  passes.x_stride = a.x_stride;
-  passes.y_stride = a.y_stride;
-  passes.end[0] = a.n[0];
-  passes.end[1] = a.parts > 1 ? a.n[0] + a.n[1] : outputs;
-  passes.rows = a.rows;
-  passes.eps = a.eps;
+  const int blocks = outputs_of(a) / K::kOutputs;
+  if (!whole_groups<K>(a) || blocks > TURNS * kProcessors) return false;
   auto* const kernel = &linear_passes_kernel<K>;
   constexpr size_t squares = sizeof(float) * kMostPasses * kSumSlices * kTall;  // shared memory of a fixed size
   if (K::kShared + squares > 48 * 1024) gpu::allow_shared(kernel, K::kShared);
-  QW_LAUNCH_DEPENDENT(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), K::kShared, gpu::stream_of(stream), passes);
+  QW_LAUNCH_DEPENDENT(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), K::kShared, gpu::stream_of(stream),
+                      held_arguments(a, blocks));
   return true;
 }
 

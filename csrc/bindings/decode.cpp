@@ -134,6 +134,11 @@ void bind_decode(pybind11::module_& m) {
            arg("prompts"), arg("stream"), "Runs packed prompts: the fields of PackedPrompts by name.")
       .def("capture", &Decoder::capture, arg("rows"), arg("count"), release(),
            "Captures frames(rows, count) once; how many launches it has.")
+      .def("capture_prompt", &Decoder::capture_prompt, arg("columns"), release(),
+           "Captures the layers over so many columns of prompts once; how many launches they are.")
+      .def("idle_prompt",
+           [](Decoder& d, std::int32_t columns, std::uintptr_t stream) { d.idle_prompt(columns, pointer(stream)); },
+           arg("columns"), arg("stream"), release(), "These layers over columns that belong to nobody.")
       .def("replay",
            [](const Decoder& d, std::int32_t rows, std::int32_t count, std::uintptr_t stream) {
              d.replay(rows, count, pointer(stream));

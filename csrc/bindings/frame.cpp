@@ -63,11 +63,30 @@ void admit(const pybind11::dict& arguments, std::uintptr_t stream) {
   f.pointer("slots", a.slots);
   f.pointer("counts", a.counts);
   f.pointer("last", a.last);
-  f.pointer("packed", a.packed);
+  f.pointer("columns", a.columns);
+  f.int32("first", a.first);
+  f.int32("count", a.count);
   f.pointer("x", a.x);
   a.dtype = f.dtype("dtype");
   f.done();
   frame_admit(a, pointer(stream));
+}
+
+void prompt(const pybind11::dict& arguments, std::uintptr_t stream) {
+  Fields f(arguments, "frame_prompt");
+  FramePromptArguments a{};
+  f.pointer("packed", a.packed);
+  f.pointer("slot", a.slot);
+  f.pointer("position", a.position);
+  f.int32("count", a.count);
+  f.int32("columns", a.columns);
+  f.pointer("x", a.x);
+  f.pointer("slots", a.slots);
+  f.pointer("positions", a.positions);
+  f.int32("width", a.width);
+  a.dtype = f.dtype("dtype");
+  f.done();
+  frame_prompt(a, pointer(stream));
 }
 
 }  // namespace
@@ -100,6 +119,7 @@ void bind_frame(pybind11::module_& m) {
   m.def("frame_begin", &begin, arg("arguments"), arg("stream"), "See csrc/common/decode/frame.h: fields by name.");
   m.def("frame_sum", &sum, arg("arguments"), arg("stream"), "See csrc/common/decode/frame.h: fields by name.");
   m.def("frame_end", &end, arg("arguments"), arg("stream"), "See csrc/common/decode/frame.h: fields by name.");
+  m.def("frame_prompt", &prompt, arg("arguments"), arg("stream"), "See csrc/common/decode/frame.h: fields by name.");
   m.def("frame_admit", &admit, arg("arguments"), arg("stream"), "See csrc/common/decode/frame.h: fields by name.");
   m.attr("max_code_groups") = kMaxCodeGroups;
 }

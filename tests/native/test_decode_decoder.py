@@ -8,7 +8,7 @@ import pytest
 import torch
 from decoder_rows import FIXED_SEED, core_of, draw, life, listed, plain_of, request, whole_life
 
-from qwen3tts.backends.native.decode.capture import bucket_for, buckets
+from qwen3tts.backends.native.decode.capture import PROMPT_COLUMNS, bucket_for, buckets
 from qwen3tts.backends.native.decode.mixed import MixedFrameDecoder
 from qwen3tts.backends.native.decode.state import PAGE
 from qwen3tts.backends.torch.frame_decoder import positions_needed
@@ -49,6 +49,40 @@ def test_a_row_is_the_same_alone_in_any_slot_in_batches_and_for_any_frames_per_r
         for slot in kept:
             replayed.release(slot)
     assert replayed.pages.used == eager.pages.used == 0
+
+
+def test_prompts_have_the_same_bits_alone_and_packed_and_from_every_graph(native, models, seed):
+    runtime, rng = models("bfloat16", "plain", str(native.device)), random.Random(seed)
+    eager, replayed = core_of(native, runtime, graphs=False), core_of(native, runtime, row_buckets=())
+    assert {graph.rows for graph in replayed.captured if graph.frames == 0} == set(PROMPT_COLUMNS)
+    for lengths in ([rng.randint(1, 16)], [33, 1, 14], [rng.randint(40, 60), 70, 2]):
+        generator = torch.Generator().manual_seed(rng.randrange(2**40))
+        rows = [request(runtime, rng, prefill=draw(runtime, generator, length)) for length in lengths]
+        rows = [replace(row, trailing=row.trailing[:0], text_complete=True) for row in rows]
+        spoken = []
+        for core, batches in ((eager, [[row] for row in rows]), (replayed, [rows])):
+            slots = [slot for batch in batches for slot in core.admit(batch)]
+            hidden = core.hidden(slots)
+            spoken.append((hidden.tolist(), [listed(core.advance(2, [slot]))[1:] for slot in slots]))
+            for slot in slots:
+                core.release(slot)
+        assert spoken[0] == spoken[1]
+
+
+def test_idle_columns_of_prompts_change_nothing(native, models, seed):
+    runtime, rng = models("float32", "plain", str(native.device)), random.Random(seed)
+    core = core_of(native, runtime, row_buckets=())
+    (slot,) = core.admit([request(runtime, rng)])
+    core.state.pool.nan_to_num_()  # what was allocated may hold anything
+    before = [core.state.pool.clone(), core.state.counters.clone(), core.hidden([slot])]
+    for columns in (*PROMPT_COLUMNS, 5):
+        core.launches.core.idle_prompt(columns, native.stream())
+    for was, now in zip(before, (core.state.pool, core.state.counters, core.hidden([slot])), strict=True):
+        assert torch.equal(was, now)
+    for columns in (0, 65):
+        for call in (core.launches.core.capture_prompt, lambda n: core.launches.core.idle_prompt(n, native.stream())):
+            with pytest.raises(ValueError, match=f"{columns} columns of prompts, expected 1 to 64"):
+                call(columns)
 
 
 def test_a_row_pauses_for_text_and_goes_on_where_it_stopped(native, models, seed):
@@ -183,13 +217,16 @@ def test_every_bucket_has_its_graphs(native, models, caplog):
     runtime = models("float32", "plain", str(native.device))
     with caplog.at_level("INFO", logger="qwen3tts"):
         core = core_of(native, runtime, slots=6, frames_per_replay=2)
-    assert {(graph.rows, graph.frames) for graph in core.captured} == {(r, f) for r in (1, 2, 4, 6) for f in (1, 2)}
+    prompts = {(columns, 0) for columns in PROMPT_COLUMNS}
+    frames = {(r, f) for r in (1, 2, 4, 6) for f in (1, 2)}
+    assert {(graph.rows, graph.frames) for graph in core.captured} == prompts | frames
     assert "captured 2 frames of 6 rows" in caplog.text
+    assert "captured prompts of up to 48 positions" in caplog.text
     launches = {graph.frames: graph.launches for graph in core.captured}
     assert launches[2] == 2 * launches[1]
     assert core.nbytes > core.state.pool.nbytes
     fewer = core_of(native, runtime, slots=6, frames_per_replay=2, row_buckets=(3,))
-    assert {graph.rows for graph in fewer.captured} == {3, 6}
+    assert {graph.rows for graph in fewer.captured if graph.frames} == {3, 6}
     for slots, frames in ((0, 1), (65, 1), (1, 0), (1, 33)):
         with pytest.raises(ValueError, match="expected 1 to"):
             core_of(native, runtime, slots=slots, frames_per_replay=frames)

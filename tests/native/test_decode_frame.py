@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from frame_state import DTYPES, EOS, LENGTH, POISON, RUNNING, State, draw, normal
+from frame_state import CODES, DTYPES, EOS, LENGTH, POISON, RUNNING, State, draw, normal
 
 from qwen3tts.backends.native.sampler import SamplerRow, pack_rows, sample_reference
 from qwen3tts.model.sampling import SamplingParams
@@ -106,21 +106,42 @@ def test_end_counts_and_ends_as_the_torch_frame_decoder(native, rng, step):
     assert all(torch.equal(getattr(state, name), value) for name, value in want.items())
 
 
-def test_admit_clears_a_slot_and_gathers_the_last_positions(native, rng):
+def test_admit_clears_slots_and_gathers_the_last_positions_of_some_columns(native, rng):
     state = with_random_rows(rng, native, 7, 2, 300, 16, torch.float16)
-    slots = torch.tensor([5, 0, 3], dtype=torch.int32, device=native.device)
-    counts = torch.tensor([4, 1, 9], dtype=torch.int32, device=native.device)
+    slots = torch.tensor([5, 0, 3, 2], dtype=torch.int32, device=native.device)
+    counts = torch.tensor([4, 1, 9, 2], dtype=torch.int32, device=native.device)
     last = (counts.cumsum(0) - 1).to(torch.int32)
-    packed, x = normal(rng, native, torch.float16, 14, 16), state.values(4, 16)
-    others = torch.tensor([1, 2, 4, 6], device=native.device)
+    packed, x = normal(rng, native, torch.float16, 16, 16), state.values(5, 16)
+    first, count = 4, 10  # the prompts of slots 0 and 3 end there
+    others = torch.tensor([1, 2, 4, 5, 6], device=native.device)
     before = [t[others] for t in state.snapshot()]
-    state.call("frame_admit", rows=3, slots=slots, counts=counts, last=last, packed=packed, x=x)
+    state.call("frame_admit", rows=4, slots=slots, counts=counts, last=last, columns=packed[first:], first=first,
+               count=count, x=x)  # fmt: skip
     assert all(torch.equal(a, b[others]) for a, b in zip(before, state.snapshot(), strict=True))
-    assert torch.equal(x[:3], packed[[3, 4, 13]])
-    assert (x[3] == POISON).all()
-    chosen = slots.long()
-    assert torch.equal(state.position[chosen], counts)
+    assert torch.equal(x[1:3], packed[[4, 13]])
+    assert (x[[0, 3, 4]] == POISON).all()
+    chosen = slots[1:3].long()
+    assert torch.equal(state.position[chosen], counts[1:3])
     assert not any(t[chosen].any() for t in (state.frame, state.finished, state.status, state.seen))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("count", "columns", "width"), [(5, 8, 1048), (3, 3, 8), (0, 2, 40)])
+def test_positions_of_prompts_come_into_columns(native, rng, dtype, count, columns, width):
+    state = State(native, 1, 2, 8, 8, dtype)
+    packed, slot, position = normal(rng, native, dtype, 9, width), *(draw(rng, native, 0, 9, 9) for _ in range(2))
+    x, slots, positions = state.values(columns + 1, width), state.ints(columns + 1), state.ints(columns + 1)
+    tensors = dict(packed=packed, slot=slot, position=position, x=x, slots=slots, positions=positions)
+    fields = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+    fields |= {"columns": columns, "width": width, "dtype": CODES[dtype]}
+    native.module.frame_prompt(fields | {"count": count}, native.stream())
+    assert torch.equal(x[:count], packed[:count])
+    assert (x[count:] == POISON).all()
+    assert slots.tolist() == [*slot[:count].tolist(), *[-1] * (columns - count), POISON]
+    assert positions.tolist() == [*position[:count].tolist(), *[0] * (columns - count), POISON]
+    for bad in ({"count": columns + 1}, {"count": -1}, {"count": count, "width": 3}):
+        with pytest.raises(ValueError, match="expected"):
+            native.module.frame_prompt(fields | bad, native.stream())
 
 
 def test_sampler_in_slots_gathers_and_leaves_idle_rows_alone(native, rng):

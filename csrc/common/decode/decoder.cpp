@@ -7,10 +7,6 @@
 namespace qwen3tts {
 namespace {
 
-void* row_of(void* base, std::int64_t row, std::int64_t width, DType dtype) {
-  return static_cast<char*>(base) + bytes_of(row * width, dtype);
-}
-
 // A plain product x W -> y; the caller adds its weights and whatever else stands around it.
 LinearArguments product(const void* x, std::int32_t k, std::int32_t rows, void* y, std::int32_t n, DType dtype) {
   LinearArguments a{};
@@ -24,11 +20,6 @@ LinearArguments product(const void* x, std::int32_t k, std::int32_t rows, void* 
   a.epilogue = Epilogue::store;
   return a;
 }
-
-// Products of many rows keep their weights and sums in shared memory; with less of it, or a kernel between them that has
-// another share, the next one's blocks find no place beside this one's. Of few rows, they rather need the cache. Measured:
-// PERF_NOTES.md.
-int shared_percent(std::int32_t rows) { return rows <= 16 ? -1 : rows <= 32 ? 60 : 50; }
 
 }  // namespace
 
@@ -265,39 +256,6 @@ void Decoder::replay(std::int32_t rows, std::int32_t count, void* stream) const 
     throw std::logic_error("decoder: " + std::to_string(count) + " frames of " + std::to_string(rows) +
                            " rows were not captured, so they cannot be replayed");
   found->second.launch(stream);
-}
-
-// ---------------------------------------------------------------- prompts
-
-void Decoder::prefill(const PackedPrompts& p, void* stream) {
-  expect(p.prompts >= 0 && p.prompts <= d_.state.slots,
-         std::to_string(p.prompts) + " prompts, expected 0 to the " + std::to_string(d_.state.slots) + " slots");
-  expect(p.positions >= p.prompts, std::to_string(p.positions) + " positions of " + std::to_string(p.prompts) +
-                                       " prompts, expected at least one each");
-  if (p.prompts == 0) return;
-  const SharedMemoryScope scope(shared_percent(p.positions));
-  for (std::int32_t first = 0; first < p.positions; first += kPrefillColumns) {
-    Columns columns{};
-    columns.count = columns.rows = p.positions - first < kPrefillColumns ? p.positions - first : kPrefillColumns;
-    columns.slots = p.slot + first;
-    columns.positions = p.position + first;
-    columns.pass = kPrompt;
-    void* x = row_of(p.x, first, d_.state.hidden_size, d_.dtype);
-    for (std::int32_t i = 0; i < d_.talker.geometry.layers; ++i) layer(d_.talker, i, x, columns, stream);
-  }
-  FrameAdmitArguments admit{};
-  admit.state = d_.state;
-  admit.rows = p.prompts;
-  admit.slots = p.slots;
-  admit.counts = p.counts;
-  admit.last = p.last;
-  admit.packed = p.x;
-  admit.x = s_.talker_x;
-  admit.dtype = d_.dtype;
-  frame_admit(admit, stream);
-  head(d_.talker, 0, s_.talker_x, p.prompts, s_.normed, stream);
-  pick_code_0(p.prompts, p.slots, 0, stream);
-  end(p.prompts, p.slots, 0, stream);
 }
 
 }  // namespace qwen3tts

@@ -74,7 +74,7 @@ struct DecoderDescription {
 
 // Prompts packed one after another, as they lie in device memory.
 struct PackedPrompts {
-  void* x;                        // T [positions, hidden]: overwritten
+  const void* x;                  // T [positions, hidden]
   const std::int32_t* slot;       // [positions]
   const std::int32_t* position;   // [positions]: within its prompt
   std::int32_t positions;
@@ -100,7 +100,15 @@ class Decoder {
   std::int64_t capture(std::int32_t rows, std::int32_t count);
   // As frames(rows, count). Raises std::logic_error if it was not captured.
   void replay(std::int32_t rows, std::int32_t count, void* stream) const;
-  void forget_graphs() { graphs_.clear(); }
+  // The talker's layers over so many columns of prompts, 1 to kPrefillColumns, captured if that has not been done. prefill()
+  // takes the least that covers its positions, with the same results. Returns the launches in the graph.
+  std::int64_t capture_prompt(std::int32_t columns);
+  // These layers over columns that belong to nobody, from the graph if there is one: what comes before a first use.
+  void idle_prompt(std::int32_t columns, void* stream);
+  void forget_graphs() {
+    graphs_.clear();
+    prompt_graphs_.clear();
+  }
 
   // Why one row's code predictor is launched kernel by kernel; an empty string: it is one kernel.
   const std::string& persistent_problem() const { return persistent_problem_; }
@@ -124,6 +132,8 @@ class Decoder {
   struct Scratch {
     void *qkv, *attended, *gated;     // columns x the wider stack's
     void *predictor_x, *talker_x, *normed;
+    void* prompt_x;                   // [kPrefillColumns]
+    std::int32_t *prompt_slots, *prompt_positions;
     float* logits;
     std::int32_t *active, *position;
     void *attention, *exchange;
@@ -140,6 +150,9 @@ class Decoder {
   static constexpr std::int32_t kTalkerStep = -1, kPrompt = -2;
 
   void frame(std::int32_t rows, std::int32_t index, void* stream);
+  void prompt_layers(std::int32_t columns, void* stream);
+  void run_prompt(const void* x, const std::int32_t* slot, const std::int32_t* position, std::int32_t count,
+                  std::int32_t columns, void* stream);
   void predictor_at_once(void* stream);
   void predictor_pass(std::int32_t pass, std::int32_t rows, void* stream);
   void layer(const Stack& stack, std::int32_t index, void* x, const Columns& columns, void* stream);
@@ -159,6 +172,7 @@ class Decoder {
   std::int32_t fault_ = 0;
   std::int64_t timeout_ns_ = 2'000'000'000;
   std::map<std::pair<std::int32_t, std::int32_t>, Graph> graphs_;
+  std::map<std::int32_t, Graph> prompt_graphs_;  // by columns
 };
 
 }  // namespace qwen3tts

@@ -93,6 +93,9 @@ Decoder::Scratch Decoder::carve(const DecoderDescription& d, char* base, std::in
   s.predictor_x = take(bytes_of(2 * slots * p.hidden, d.dtype));
   s.talker_x = take(bytes_of(slots * t.hidden, d.dtype));
   s.normed = take(bytes_of(slots * t.hidden, d.dtype));
+  s.prompt_x = take(bytes_of(std::int64_t{kPrefillColumns} * t.hidden, d.dtype));
+  s.prompt_slots = static_cast<std::int32_t*>(take(kPrefillColumns * 4));
+  s.prompt_positions = static_cast<std::int32_t*>(take(kPrefillColumns * 4));
   s.logits = static_cast<float*>(take(slots * vocab * 4));
   s.active = static_cast<std::int32_t*>(take(2 * slots * 4));
   s.position = static_cast<std::int32_t*>(take(slots * 4));

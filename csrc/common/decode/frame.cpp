@@ -91,7 +91,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) sum_kernel(FrameS
   *reinterpret_cast<Piece<T>*>(static_cast<T*>(a.x) + static_cast<int64_t>(r) * s.hidden_size + column) = out;
 }
 
-// ---------------------------------------------------------------- end, admit
+// ---------------------------------------------------------------- end, prompt, admit
 
 __global__ void __launch_bounds__(kThreads) end_kernel(FrameEndArguments a, int64_t row_bytes) {
   gpu::launch_dependents();
@@ -109,13 +109,27 @@ __global__ void __launch_bounds__(kThreads) end_kernel(FrameEndArguments a, int6
   else if (frame >= s.max_frames[slot]) s.finished[slot] = kFinishedLength;
 }
 
+__global__ void __launch_bounds__(kThreads) prompt_kernel(FramePromptArguments a, int64_t row_bytes) {
+  gpu::launch_dependents();
+  gpu::wait_for_previous();
+  const int c = static_cast<int>(blockIdx.x);
+  const bool there = c < a.count;
+  if (threadIdx.x == 0) {
+    a.slots[c] = there ? a.slot[c] : -1;
+    a.positions[c] = there ? a.position[c] : 0;
+  }
+  if (there) copy_row(at(a.x, c, row_bytes), at(a.packed, c, row_bytes), row_bytes);
+}
+
 __global__ void __launch_bounds__(kThreads) admit_kernel(FrameAdmitArguments a, int64_t row_bytes) {
   gpu::launch_dependents();
   gpu::wait_for_previous();
   const int r = static_cast<int>(blockIdx.x);
+  const int column = a.last[r] - a.first;
+  if (column < 0 || column >= a.count) return;
   const FrameState& s = a.state;
   const int64_t slot = a.slots[r];
-  copy_row(at(a.x, r, row_bytes), at(a.packed, a.last[r], row_bytes), row_bytes);
+  copy_row(at(a.x, r, row_bytes), at(a.columns, column, row_bytes), row_bytes);
   for (int64_t i = threadIdx.x; i < s.vocab; i += kThreads) s.seen[slot * s.vocab + i] = 0;
   if (threadIdx.x != 0) return;
   s.frame[slot] = 0;
@@ -126,15 +140,21 @@ __global__ void __launch_bounds__(kThreads) admit_kernel(FrameAdmitArguments a, 
 
 // ---------------------------------------------------------------- launches
 
-// Bytes of a row of `width` elements. Raises std::invalid_argument unless the rows fit.
-int64_t check(const char* what, const FrameState& s, int32_t rows, int32_t width, DType dtype) {
+// Bytes of a row of `width` elements. Raises std::invalid_argument unless they can be copied.
+int64_t row_bytes_of(const char* what, int32_t width, DType dtype) {
   const int64_t bytes = static_cast<int64_t>(width) * static_cast<int64_t>(size_of(dtype));
-  if (rows < 0 || rows > s.slots)
-    throw std::invalid_argument(std::string(what) + ": " + std::to_string(rows) + " rows, expected 0 to the " +
-                                std::to_string(s.slots) + " slots");
   if (width < 1 || bytes % static_cast<int64_t>(sizeof(uint4)) != 0)
     throw std::invalid_argument(std::string(what) + ": a row has " + std::to_string(width) + " elements or " +
                                 std::to_string(bytes) + " bytes, expected a multiple of 16 bytes");
+  return bytes;
+}
+
+// The same, and raises std::invalid_argument unless the rows fit.
+int64_t check(const char* what, const FrameState& s, int32_t rows, int32_t width, DType dtype) {
+  if (rows < 0 || rows > s.slots)
+    throw std::invalid_argument(std::string(what) + ": " + std::to_string(rows) + " rows, expected 0 to the " +
+                                std::to_string(s.slots) + " slots");
+  const int64_t bytes = row_bytes_of(what, width, dtype);
   if (s.groups < 1 || s.groups > kMaxCodeGroups || s.vocab < 1)
     throw std::invalid_argument(std::string(what) + ": " + std::to_string(s.groups) + " codes a frame of " +
                                 std::to_string(s.vocab) + " tokens, expected 1 to " + std::to_string(kMaxCodeGroups) +
@@ -182,11 +202,20 @@ void frame_end(const FrameEndArguments& a, void* stream) {
                       row_bytes);
 }
 
+// This and frame_admit are no dependent launches: a graph may follow and go before.
+void frame_prompt(const FramePromptArguments& a, void* stream) {
+  const int64_t row_bytes = row_bytes_of("frame_prompt", a.width, a.dtype);
+  if (a.count < 0 || a.count > a.columns)
+    throw std::invalid_argument("frame_prompt: " + std::to_string(a.count) + " positions, expected 0 to the " +
+                                std::to_string(a.columns) + " columns");
+  if (a.columns == 0) return;
+  QW_LAUNCH(prompt_kernel, dim3(static_cast<unsigned>(a.columns)), dim3(kThreads), 0, gpu::stream_of(stream), a, row_bytes);
+}
+
 void frame_admit(const FrameAdmitArguments& a, void* stream) {
   const int64_t row_bytes = check("frame_admit", a.state, a.rows, a.state.hidden_size, a.dtype);
   if (a.rows == 0) return;
-  QW_LAUNCH_DEPENDENT(admit_kernel, dim3(static_cast<unsigned>(a.rows)), dim3(kThreads), 0, gpu::stream_of(stream), a,
-                      row_bytes);
+  QW_LAUNCH(admit_kernel, dim3(static_cast<unsigned>(a.rows)), dim3(kThreads), 0, gpu::stream_of(stream), a, row_bytes);
 }
 
 }  // namespace qwen3tts

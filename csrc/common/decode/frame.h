@@ -4,7 +4,8 @@
 //   frame_sum    talker input = round(round(sum of the frame's code embeddings, in order, in fp32) + text row);
 //                the codes go into the output ring
 //   frame_end    frame + 1, position + 1, hidden state kept, finished?
-//   frame_admit  what a slot's state is before the first code 0 of a prompt is picked
+//   frame_prompt some positions of prompts, packed, into columns; columns beyond them belong to nobody
+//   frame_admit  what a slot's state is before the first code 0 of a prompt is picked, once its last position is through
 //
 // A slot makes a frame if it has not finished and frame < limit. What does not is idle: nothing of its state is written,
 // and its entry of the ring says -1. `finished` follows the torch frame decoder: after a frame, code 0 of the next one
@@ -14,7 +15,8 @@
 //
 // Shape: a block per row (sum: per row and 1024 elements); copies of 16 bytes; a thread of `sum` owns 4 elements and has
 // all its loads on their way at once. Latency is all there is. Dependent launches (common/launch.h) but for `sum`, before
-// which all earlier work of the stream has ended: the talker's attention relies on that (`settled` in attention.h).
+// which all earlier work of the stream has ended: the talker's attention relies on that (`settled` in attention.h), and
+// `prompt` and `admit`, which stand before and behind a graph.
 // Registers on sm_90: begin, end, admit 32, sum 76 (bf16), 108 (fp32), 113 (fp16); no spills.
 #pragma once
 
@@ -84,13 +86,25 @@ struct FrameEndArguments {
 };
 void frame_end(const FrameEndArguments& arguments, void* stream);
 
+struct FramePromptArguments {
+  const void* packed;                    // T [count, width]
+  const std::int32_t *slot, *position;   // [count]: whose they are, and where in its prompt
+  std::int32_t count, columns;           // columns from `count` on are idle: slot -1, position 0, x as it was
+  void* x;                               // T [columns, width]
+  std::int32_t *slots, *positions;       // [columns]
+  std::int32_t width;
+  DType dtype;
+};
+void frame_prompt(const FramePromptArguments& arguments, void* stream);
+
 struct FrameAdmitArguments {
   FrameState state;
   std::int32_t rows;
   const std::int32_t* slots;   // [rows]
   const std::int32_t* counts;  // [rows]: positions of the prompt
   const std::int32_t* last;    // [rows]: which packed position is the prompt's last
-  const void* packed;          // T [all positions, hidden]
+  const void* columns;         // T [count, hidden]: packed positions first .. first + count - 1, after all layers
+  std::int32_t first, count;   // rows whose last position is another are left alone
   void* x;                     // T [rows, hidden]: the last positions, gathered
   DType dtype;
 };

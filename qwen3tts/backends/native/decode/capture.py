@@ -1,9 +1,10 @@
-"""Which numbers of rows have a graph of their own, and capturing them at load."""
+"""Which numbers of rows, and of columns of prompts, have a graph of their own, and capturing them at load."""
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ logger = logging.getLogger(__name__)
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 """rows that a launch covers; idle ones among them cost little"""
+PROMPT_COLUMNS = (16, 32, 48, 64)
+"""positions of prompts that go through the talker together: a product takes as long for 33 as for 48 of them"""
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,9 @@ class Captured:
     """One graph."""
 
     rows: int
+    """or columns of prompts"""
     frames: int
+    """0: of prompts"""
     launches: int
     seconds: float
     nbytes: int
@@ -42,24 +47,34 @@ def bucket_for(rows: int, available: Sequence[int]) -> int:
 def capture_graphs(
     decoder: Any, rows: Sequence[int], frames: Sequence[int], device: torch.device, stream: int
 ) -> tuple[Captured, ...]:
-    """Captures every number of rows with every number of frames, and replays each once. All slots must be idle.
+    """Captures every number of rows with every number of frames, and prompts; replays each once. All slots are idle.
 
     Each number of rows runs a frame first, in which idle slots write nothing: kernels are loaded before a capture."""
-    made = []
+    cuda = device.type == "cuda"
+    made: list[Captured] = []
+
+    def add(count: int, depth: int, capture: Callable[[], int], replay: Callable[[], None]) -> None:
+        free, started = _free_bytes(device), time.perf_counter()
+        launches = capture()
+        if cuda:
+            replay()  # the first one brings the graph to the device
+            torch.cuda.synchronize(device)
+        seconds, used = time.perf_counter() - started, max(0, free - _free_bytes(device))
+        made.append(Captured(count, depth, launches, seconds, used))
+        what = f"{depth} frame{'' if depth == 1 else 's'} of {count} row{'' if count == 1 else 's'}"
+        if depth == 0:
+            what = f"prompts of up to {count} positions"
+        logger.info("captured %s: %d launches, %.0f ms, %.1f MB", what, launches, 1e3 * seconds, used / 1e6)
+
     for count in sorted(rows, reverse=True):  # the largest first: what it needs of the runtime serves the others, too
         decoder.frames(count, 1, stream)
         for depth in sorted(set(frames)):
-            free, started = _free_bytes(device), time.perf_counter()
-            launches = decoder.capture(count, depth)
-            if device.type == "cuda":
-                decoder.replay(count, depth, stream)  # the first one brings the graph to the device
-                torch.cuda.synchronize(device)
-            seconds, used = time.perf_counter() - started, max(0, free - _free_bytes(device))
-            made.append(Captured(count, depth, launches, seconds, used))
-            logger.info(
-                "captured %d frame%s of %d row%s: %d launches, %.0f ms, %.1f MB",
-                depth, "" if depth == 1 else "s", count, "" if count == 1 else "s", launches, 1e3 * seconds, used / 1e6,
-            )  # fmt: skip
+            add(count, depth, partial(decoder.capture, count, depth), partial(decoder.replay, count, depth, stream))
+    for columns in sorted(PROMPT_COLUMNS, reverse=True):
+        idle = partial(decoder.idle_prompt, columns, stream)
+        if cuda:
+            idle()
+        add(columns, 0, partial(decoder.capture_prompt, columns), idle)
     logger.info(
         "captured %d graphs in %.2f s, %.1f MB",
         len(made), sum(graph.seconds for graph in made), sum(graph.nbytes for graph in made) / 1e6,

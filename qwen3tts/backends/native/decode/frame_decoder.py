@@ -310,7 +310,8 @@ class NativeFrameDecoder:
     def _prefill(self, rows: Sequence[Row], requests: Sequence[RowRequest]) -> None:
         """Runs the prompts of all rows in one call and draws their first codes."""
         counts = [request.prefill.shape[0] for request in requests]
-        x = torch.cat([request.prefill.to(self.device, self.dtype) for request in requests])  # a copy: overwritten
+        prompts = [request.prefill.to(self.device, self.dtype) for request in requests]
+        x = prompts[0].contiguous() if len(prompts) == 1 else torch.cat(prompts)
         places = np.array([row.place for row in rows])
         parts = {
             "slot": np.repeat(places, counts),

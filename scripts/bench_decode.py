@@ -250,7 +250,9 @@ class Bench:
         for slot in slots:
             core.release(slot)
         prefill = self.prefill(core, talker) if rows == 1 else None
-        launches = {f"{g.rows} x {g.frames}": g.launches for g in core.captured}
+        launches = {
+            f"{g.rows} x {g.frames}" if g.frames else f"prompts of {g.rows}": g.launches for g in core.captured
+        }
         persistent = (core.persistent_problem or "in use") if rows == 1 else "for one row"
         core.close()
         return {

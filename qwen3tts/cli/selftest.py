@@ -39,7 +39,7 @@ def run(backend: str, device: str | None, json_file: Path | None, kernels: list[
     if json_file is not None:
         check_writable(json_file)
     native = open_native(backend, device)
-    cases = all_cases()
+    cases = all_cases(native)
     known = sorted({case.kernel for case in cases})
     for name in kernels or ():
         if name not in known:

@@ -9,9 +9,11 @@ import torch
 from decode_checks.drawing import talker_config
 from decode_checks.timing import Rewind, frame_milliseconds
 
+from qwen3tts.backends.native.decode.capture import PROMPT_COLUMNS
 from qwen3tts.backends.native.decode.weights import store_for_kernels
 
 WAVES = (64,)
+PROMPTS = {f"prompts of {columns}" for columns in PROMPT_COLUMNS}
 SLOTS, GROUPS, CONTEXTS = 4, 3, (2, 8)
 
 
@@ -78,6 +80,6 @@ def test_speed_with_prefill(native, config, monkeypatch):
         bench.speed(talker, rows, 2, launched=off) for rows, off in ((1, False), (1, True), (2, False))
     )
     assert set(one["prefill"]) == {"events_ms", "host_ms", "first_codes_ms"}
-    assert launched["launches"].keys() == one["launches"].keys() == {"1 x 1", "1 x 2"}
+    assert launched["launches"].keys() == one["launches"].keys() == {"1 x 1", "1 x 2", *PROMPTS}
     assert launched["persistent_predictor"] != "in use"
     assert (two["prefill"], len(two["ms_per_frame_runs"])) == (None, 2)

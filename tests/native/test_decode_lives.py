@@ -86,7 +86,8 @@ class Kernels:
         to, count, last = (
             torch.tensor([v], dtype=torch.int32, device=device) for v in (slot, len(prompt), len(prompt) - 1)
         )
-        s.call("frame_admit", rows=1, slots=to, counts=count, last=last, packed=prompt, x=self.talker_x)
+        s.call("frame_admit", rows=1, slots=to, counts=count, last=last, columns=prompt, first=0, count=len(prompt),
+               x=self.talker_x)  # fmt: skip
         self.head(0, self.talker_x, 1, stream)
         self.pick(0, 1, to, 0, stream)
         s.call("frame_end", rows=1, slots=to, normed=self.talker_x, step=0, eos_id=self.model.eos)

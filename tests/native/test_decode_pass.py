@@ -8,6 +8,7 @@ import qwen3tts
 from qwen3tts import GenerateOptions, RuntimeOptions, StreamOptions, TextStreamOptions
 from qwen3tts.backends.native.custom_kernels import CustomKernels
 from qwen3tts.backends.native.decode import part
+from qwen3tts.backends.native.decode.capture import PROMPT_COLUMNS
 from qwen3tts.backends.native.decode.state import PAGE
 from qwen3tts.backends.torch.frame_decoder import TorchFrameDecoder
 from qwen3tts.errors import CapacityError, OptimizationCompatibilityError, OptionError
@@ -106,6 +107,7 @@ def test_it_speaks_the_same_and_leaves_nothing_behind(with_kernels):
     assert (entry["configuration"]["decode"], entry["configuration"]["frames_per_replay"]) == (True, 2)
     status = entry["runtime_status"]["decode"]
     assert [graph[:2] for graph in status["graphs"]] == [(3, 1), (3, 2), (2, 1), (2, 2), (1, 1), (1, 2)]
+    assert [graph[0] for graph in status["prompt_graphs"]] == sorted(PROMPT_COLUMNS, reverse=True)
     tts.restore_optimization_plan()
     assert runtime.frames is plain is tts.turns.decoder
     assert core.nbytes == 0

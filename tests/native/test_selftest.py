@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,14 +11,17 @@ from typer.testing import CliRunner
 
 from qwen3tts.backends.native import module as native_module
 from qwen3tts.backends.native.cases import different_elements, largest_difference, units_in_last_place
+from qwen3tts.backends.native.decode import attention_cases
+from qwen3tts.backends.native.decode import linear as decode_linear
 from qwen3tts.backends.native.rms_norm import selftest_cases
 from qwen3tts.backends.native.selftest import OPERATIONS, all_cases, run_selftest
 from qwen3tts.cli.main import app
 
 
 def test_every_operation_has_cases_and_passes_them(native, seed):
-    cases = all_cases()
-    for name in OPERATIONS:
+    cases = all_cases(native)
+    built = [name for name in OPERATIONS if hasattr(native.module, "Decoder") or not name.startswith("decode.")]
+    for name in built:
         own = importlib.import_module(f"qwen3tts.backends.native.{name}").selftest_cases()
         assert any(case.small for case in own)
         assert {case.kernel for case in own} <= {case.kernel for case in cases}
@@ -36,6 +40,13 @@ def test_every_operation_has_cases_and_passes_them(native, seed):
         assert (case["microseconds"] is not None) == on_card
     assert (report["copy_gigabytes_per_second"] is not None) == on_card
     assert report["machine"]["platform"] == native.platform
+
+
+def test_a_module_without_the_decode_core_is_not_asked_for_it(emulated):
+    native = emulated(32)
+    without = dataclasses.replace(native, module=SimpleNamespace(name="a module without Decoder"))
+    kernels = {case.kernel for case in all_cases(native)} - {case.kernel for case in all_cases(without)}
+    assert kernels == {case.kernel for case in (*decode_linear.selftest_cases(), *attention_cases.selftest_cases())}
 
 
 def test_a_wrong_kernel_fails(emulated, seed):
@@ -75,7 +86,7 @@ def test_the_command(emulated, monkeypatch, tmp_path):
     assert "0 failed" in result.output
     assert {case["kernel"] for case in json.loads(file.read_text())["cases"]} == {"rms_norm"}
     broken = dataclasses.replace(selftest_cases()[0], bound=-1.0)
-    monkeypatch.setattr("qwen3tts.backends.native.selftest.all_cases", lambda: [broken])
+    monkeypatch.setattr("qwen3tts.backends.native.selftest.all_cases", lambda native: [broken])
     result = runner.invoke(app, ["selftest", "--backend", "hip"])
     assert result.exit_code == 1
     assert "FAILED" in result.output

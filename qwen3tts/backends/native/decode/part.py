@@ -100,12 +100,14 @@ class InstalledDecode:
 
     def status(self) -> dict[str, Any]:
         """What the manifest says of it."""
+        graphs = self.core.captured
         return {
             "slots": self.core.slots,
             "pages": self.core.pages.pages,
             "positions_per_page": self.core.pages.page,
             "device_bytes": self.core.nbytes,
-            "graphs": [[graph.rows, graph.frames, graph.launches] for graph in self.core.captured],
+            "graphs": [[graph.rows, graph.frames, graph.launches] for graph in graphs if graph.frames],
+            "prompt_graphs": [[graph.rows, graph.launches] for graph in graphs if not graph.frames],
             "heads_in_fp32": self.form.kept_wide,
             "persistent_predictor": self.core.persistent_problem or "in use, for one row",
         }

@@ -42,12 +42,14 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def core_of(native: Native, drawn: DrawnTalker, slots: int, *, graphs: bool = False) -> NativeFrameDecoder:
+def core_of(
+    native: Native, drawn: DrawnTalker, slots: int, *, graphs: bool = False, projections: bool = False
+) -> NativeFrameDecoder:
     """A core for rows of a few hundred positions. The talker is in the form for kernels from now on."""
     store_for_kernels(drawn.talker)
     return NativeFrameDecoder(
         native, drawn.talker, drawn.padding, slots=slots, max_positions=1024, kv_bytes=None,
-        kv_positions=1024 * slots, frames_per_replay=4, graphs=graphs,
+        kv_positions=1024 * slots, frames_per_replay=4, graphs=graphs, projections=projections,
     )  # fmt: skip
 
 
@@ -73,7 +75,7 @@ def compare_all(a: argparse.Namespace) -> int:
                 f"{path}: the model drawn here has the checksum {drawn.checksum}, the specification's "
                 f"{specification.checksum}: values are drawn differently here"
             )
-        core = core_of(native, drawn, len(specification.codes), graphs=a.graphs)
+        core = core_of(native, drawn, len(specification.codes), graphs=a.graphs, projections=a.projections)
         compared = compare(core, drawn.talker, specification, say)
         core.close()
         found[specification.preset] = compared.summary() | {"seconds": round(time.perf_counter() - started, 1)}
@@ -142,6 +144,7 @@ def main() -> None:
     command.set_defaults(run=compare_all)
     command.add_argument("specifications", type=Path, nargs="+")
     command.add_argument("--graphs", action="store_true", help="replayed, not launch by launch")
+    command.add_argument("--projections", action="store_true", help="input tables by the core's own products")
     command.add_argument("--backend", default="cuda", choices=("cuda", "hip"))
     command.add_argument("--json", type=Path)
     command = commands.add_parser("explain", help=explain.__doc__)

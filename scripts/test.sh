@@ -73,9 +73,9 @@ if [ $# -gt 0 ]; then
     say "pytest"
     run_pytest "$@" || fail pytest
 else
-    say "pytest in two processes: the kernels on the CPU and checkpoints beside all others"
+    say "pytest in two processes: the kernels on the CPU beside all others"
     # No test that sends SIGINT may be in the second one: a shell's background processes ignore it.
-    beside=(tests/native tests/emulation tests/checkpoint)
+    beside=(tests/native tests/emulation)
     run_pytest -p no:cacheprovider "${beside[@]}" >"$built/kernels.log" 2>&1 &
     kernel_tests=$!
     run_pytest "${beside[@]/#/--ignore=}" || fail "pytest, all but ${beside[*]}"

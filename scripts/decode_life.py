@@ -7,7 +7,8 @@ bits: a row's codes are the same alone and among others, in any slot, for any nu
 launched eagerly, with and without the persistent kernels. lives: in 64 slots rows of random lengths join, pause for
 text, fail, are cancelled and end, until 20,000 frames of rows are made; every row's codes are those of its single run;
 all pages come back and no memory is lost. hash: 10,000 replays of the same rows give one hash of codes and hidden
-states. --quick: a tenth of it.
+states. long: a row whose last frame is at position 8,191 has the same codes alone, replayed and beside others, and in
+fp32 the logits of plain torch on the same codes. --quick: a tenth of it.
 """
 
 import argparse
@@ -25,19 +26,24 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from decode_checks.bits import replays_of_one_hash, same_bits
-from decode_checks.drawing import DrawnTalker, draw_row, draw_talker, drawn, talker_config
-from decode_checks.forcing import speak
+from decode_checks.accuracy import summary
+from decode_checks.bits import first_difference, replays_of_one_hash, same_bits
+from decode_checks.drawing import MAX_POSITIONS, DrawnTalker, draw_row, draw_talker, drawn, talker_config
+from decode_checks.forcing import KeptLogits, plain_logits, speak, speak_with_logits
 from decode_checks.lives import Habits, Life, differences_alone
 
 from qwen3tts.backends.native import Native, open_native
 from qwen3tts.backends.native.decode.frame_decoder import NativeFrameDecoder
+from qwen3tts.backends.native.decode.part import BOUNDS
 from qwen3tts.backends.native.decode.weights import store_for_kernels
 from qwen3tts.model.config import TalkerConfig
+from qwen3tts.model.numerics import exact_arithmetic
 from qwen3tts.model.sampling import SamplingParams
+from qwen3tts.model.talker import Talker
 from qwen3tts.runtime.protocols import RowRequest
 
 SLOTS = 64
+CHECKS = ("bits", "lives", "hash", "long")
 
 
 def sampling(rng: random.Random) -> SamplingParams:
@@ -55,16 +61,30 @@ class Checks:
     ) -> None:
         """longest: frames of a row; prompt: positions of the longest one."""
         self.native, self.slots, self.longest, self.prompt = native, slots, longest, prompt
-        self.drawn: DrawnTalker = draw_talker(config, torch.bfloat16, native.device)
-        store_for_kernels(self.drawn.talker)
+        self.config = config
+        self.drawn = self.draw(torch.bfloat16)
+
+    def draw(self, dtype: torch.dtype) -> DrawnTalker:
+        """The model, in the form for kernels."""
+        made = draw_talker(self.config, dtype, self.native.device)
+        store_for_kernels(made.talker)
+        return made
 
     def core(
-        self, slots: int, *, frames_per_replay: int = 4, graphs: bool = True, **options: Any
+        self,
+        slots: int,
+        *,
+        frames_per_replay: int = 4,
+        graphs: bool = True,
+        positions: int = 1024,
+        drawn: DrawnTalker | None = None,
+        **options: Any,
     ) -> NativeFrameDecoder:
-        """A new core."""
+        """A new core, of this model if it is not told another."""
+        drawn = drawn or self.drawn
         return NativeFrameDecoder(
-            self.native, self.drawn.talker, self.drawn.padding, slots=slots, max_positions=1024, kv_bytes=None,
-            kv_positions=1024 * slots, frames_per_replay=frames_per_replay, graphs=graphs, **options,
+            self.native, drawn.talker, drawn.padding, slots=slots, max_positions=positions, kv_bytes=None,
+            kv_positions=positions * slots, frames_per_replay=frames_per_replay, graphs=graphs, **options,
         )  # fmt: skip
 
     def row(self, rng: random.Random, frames: int | None = None, **changes: Any) -> RowRequest:
@@ -120,6 +140,38 @@ class Checks:
         fine = not wrong and used == 0 and found["free_slots"] == self.slots and grown <= 0
         return found | {"equal": fine}
 
+    def long(self, frames: int, positions: int = MAX_POSITIONS) -> dict[str, Any]:
+        """The last positions of a long row."""
+
+        def long_row(talker: Talker, seed: int) -> RowRequest:
+            usual = SamplingParams(True, 0.9, 50, 1.0)
+            return draw_row(talker, seed, prompt=positions - frames, text=frames // 2, frames=frames, sampling=usual)
+
+        rng, row, other = random.Random(4), *(long_row(self.drawn.talker, seed) for seed in (4, 5))
+        core = self.core(1, frames_per_replay=1, graphs=False, positions=positions)
+        alone = speak(core, [row], 1)
+        core.close()
+        core = self.core(4, positions=positions)
+        company = speak(core, [self.row(rng, frames), row, other, self.row(rng, frames)], frames)
+        found: dict[str, Any] = {
+            "positions": positions,
+            "replayed": first_difference(alone, speak(core, [row], frames)),
+            "beside others": first_difference(alone, company[1:2]),
+        }
+        core.close()
+        wide = self.draw(torch.float32)
+        row = long_row(wide.talker, 4)
+        kept, plain = (KeptLogits(wide.talker, 1, frames) for _ in range(2))
+        core = self.core(1, graphs=False, positions=positions, drawn=wide)
+        codes = speak_with_logits(core, wide.talker, [row], kept)
+        core.close()
+        with exact_arithmetic(self.native.device):
+            plain_logits(wide.talker, wide.padding, [row], codes, plain)
+        distances = summary(kept, plain)
+        equal = found["replayed"] == found["beside others"] == "equal"
+        near = all(distances[f"{name}_rms"] < BOUNDS[torch.float32] for name in ("talker", "predictor"))
+        return found | distances | {"equal": equal and near}
+
     def memory(self) -> int:
         """Bytes of the card that this process's tensors have; nothing else is allocated between load and close."""
         if self.native.device.type != "cuda":
@@ -148,11 +200,13 @@ def run(checks: Checks, chosen: list[str], quick: bool) -> tuple[dict[str, Any],
             found["bits"] = checks.bits(8 if quick else 24)
         elif name == "lives":
             found["lives"] = checks.lives(2_000 if quick else 20_000)
-        else:
+        elif name == "hash":
             found["hash"] = checks.hash(1_000 if quick else 10_000)
+        else:
+            found["long"] = checks.long(10 if quick else 100)
         print(name, found[name], f"{time.perf_counter() - started:.1f} s", flush=True)
     good = all(value == "equal" for value in found.get("bits", {}).values())
-    good &= found.get("lives", {"equal": True})["equal"]
+    good &= all(found.get(name, {"equal": True})["equal"] for name in ("lives", "long"))
     good &= all(len(entry["hashes"]) == 1 for entry in found.get("hash", []))
     return found, good
 
@@ -161,15 +215,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="0.6b,1.7b")
     parser.add_argument("--backend", default="cuda")
-    parser.add_argument("--checks", default="bits,lives,hash")
+    parser.add_argument("--checks", default=",".join(CHECKS))
     parser.add_argument("--slots", type=int, default=SLOTS)
     parser.add_argument("--talker-layers", type=int, help="instead of all")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     a = parser.parse_args()
     checks = a.checks.split(",")
-    if unknown := set(checks) - {"bits", "lives", "hash"}:
-        parser.error(f"unknown checks {', '.join(map(repr, sorted(unknown)))}; there are bits, lives and hash")
+    if unknown := set(checks) - set(CHECKS):
+        parser.error(f"unknown checks {', '.join(map(repr, sorted(unknown)))}; there are {', '.join(CHECKS)}")
     native, found, good = open_native(a.backend), {}, True
     for preset in a.preset.split(","):
         config = talker_config(preset)

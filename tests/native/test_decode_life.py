@@ -39,6 +39,22 @@ def test_one_hash(checks):
     assert sum(entry["replays"] for entry in found) >= 15
 
 
+def test_long_rows_and_what_a_wrong_position_looks_like(checks, monkeypatch):
+    found = checks.long(3, 80)
+    assert found["equal"], found
+    assert 0 < found["talker_rms"] < 1e-5
+    plain = decode_life.plain_logits
+
+    def elsewhere(talker, padding, rows, codes, kept):
+        (row,) = rows
+        plain(talker, padding, [replace(row, prefill=row.prefill[1:])], codes, kept)
+
+    monkeypatch.setattr(decode_life, "plain_logits", elsewhere)
+    found = checks.long(3, 80)
+    assert found["replayed"] == found["beside others"] == "equal"
+    assert not found["equal"], found
+
+
 def test_a_row_that_is_not_as_alone_is_told(checks):
     core = checks.core(2, graphs=False)
     rng = decode_life.random.Random(5)

@@ -8,14 +8,13 @@ import heapq
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qwen3tts.backends.native.decode.capture import BUCKETS, Captured, buckets, capture_graphs
+from qwen3tts.backends.native.decode.built_core import BuiltCore, CoreOptions, build_core
+from qwen3tts.backends.native.decode.capture import BUCKETS, Captured, buckets
 from qwen3tts.backends.native.decode.launches import REPLAYS_IN_FLIGHT, Launches, Row
 from qwen3tts.backends.native.decode.pages import PageAllocator
 from qwen3tts.backends.native.decode.state import PAGE, DecoderState, PoolSize
@@ -25,7 +24,6 @@ from qwen3tts.backends.native.sampler import SamplerRow
 from qwen3tts.backends.torch.frame_decoder import positions_needed
 from qwen3tts.backends.torch.picking import MIN_TOKENS
 from qwen3tts.errors import CapacityError, OptionError
-from qwen3tts.model.layers import RotaryTable
 from qwen3tts.model.talker import Talker, to_device
 from qwen3tts.runtime.protocols import FrameBatch, RowRequest, Slot
 
@@ -34,17 +32,6 @@ logger = logging.getLogger(__name__)
 MAX_SLOTS = 64
 MAX_FRAMES_PER_REPLAY = 32
 FRAMES_PER_CALL = 32
-
-
-@dataclass(frozen=True)
-class _Core:
-    """A core of the native module, and what it reads and nothing else keeps."""
-
-    core: Any
-    workspace: Tensor
-    rotary: RotaryTable
-    captured: tuple[Captured, ...]
-    """its graphs"""
 
 
 class NativeFrameDecoder:
@@ -97,50 +84,19 @@ class NativeFrameDecoder:
         self._rows: dict[Slot, Row] = {}
         self._places = list(range(slots))
         self._next_slot = 0
-        self._with_graphs = graphs
-        self._persistent_predictor = persistent_predictor
-        self.launches = Launches(native, self.state, buckets(slots, row_buckets), frames_per_replay)
+        sizes = buckets(slots, row_buckets)
+        self._options = CoreOptions(max_positions, sizes, frames_per_replay, graphs, persistent_predictor)
+        self.launches = Launches(native, self.state, sizes, frames_per_replay)
         with self._guard():
             self._use(self._new_core())
 
-    def _angles(self) -> RotaryTable:
-        """Rotary tables for every position that a row can have in the pool as it is now, and a page beyond: the plain
-        model's are as long as its context."""
-        page, transformer = self.pages.page, self.weights.talker.config.transformer
-        positions = page + min(self.state.pool.shape[2] * page, self.max_positions)
-        return RotaryTable(transformer, positions, self.device, self.dtype)
+    def _new_core(self) -> BuiltCore:
+        """A core for the tensors as they are now."""
+        return build_core(self.native, self.state, self.weights, self._options)
 
-    def _use(self, made: _Core) -> None:
+    def _use(self, made: BuiltCore) -> None:
         self.launches.use(made.core, made.workspace, made.captured)
         self._rotary = made.rotary
-
-    def _new_core(self) -> _Core:
-        """A core for the tensors as they are now."""
-        state, weights, rotary = self.state, self.weights.fields, self._angles()
-        fields = weights | {
-            "state": state.fields(),
-            "talker": weights["talker"] | self.weights.angles("talker", rotary) | {"pool": state.talker_pool()},
-            "predictor": weights["predictor"] | {"pool": state.slot_pool()},
-            "suppressed": state.suppressed.data_ptr(),
-            "ring": state.ring.data_ptr(),
-            "ring_frames": state.per_replay,
-            "persistent_predictor": self._persistent_predictor,
-            "workspace": 0,
-            "workspace_size": 0,
-        }
-        decoder = self.native.module.Decoder
-        size = decoder.workspace_bytes(fields)
-        with torch.inference_mode(False):
-            workspace = torch.zeros(size, dtype=torch.uint8, device=self.device)
-        core = decoder(fields | {"workspace": workspace.data_ptr(), "workspace_size": size})
-        logger.debug("made a decode core with rotary tables and workspace")
-        if not self._with_graphs:
-            return _Core(core, workspace, rotary, ())
-        depths, stream = (1, self.frames_per_replay), self.native.stream()
-        captured = capture_graphs(core, self.launches.buckets, depths, self.device, stream)
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
-        return _Core(core, workspace, rotary, captured)
 
     @property
     def captured(self) -> tuple[Captured, ...]:

@@ -145,7 +145,7 @@ class Sizes:
         numbers = range(1, self.slots + 1)
         over = {count: median[bucket_for(count, wanted), count] / median[count, count] for count in numbers}
         worst = max(over, key=lambda count: over[count])
-        graphs = [graph for graph in core.captured if graph.rows in wanted]
+        graphs = [graph for graph in core.captured if graph.frames and graph.rows in wanted]
         return {
             "buckets": list(wanted), "graphs": len(graphs),
             "capture_seconds": round(sum(graph.seconds for graph in graphs), 6),

@@ -140,7 +140,7 @@ void bind_decode(pybind11::module_& m) {
            [](Decoder& d, std::int32_t columns, std::uintptr_t stream) { d.idle_prompt(columns, pointer(stream)); },
            arg("columns"), arg("stream"), release(), "These layers over columns that belong to nobody.")
       .def("replay",
-           [](const Decoder& d, std::int32_t rows, std::int32_t count, std::uintptr_t stream) {
+           [](Decoder& d, std::int32_t rows, std::int32_t count, std::uintptr_t stream) {
              d.replay(rows, count, pointer(stream));
            },
            arg("rows"), arg("count"), arg("stream"), release(), "As frames(rows, count), from its graph.")
@@ -154,7 +154,7 @@ void bind_decode(pybind11::module_& m) {
            "After a status of predictor_stuck, before the next frame.")
       .def("disturb_predictor", &Decoder::disturb_predictor, arg("fault"), arg("timeout_ns"),
            "For tests: see csrc/common/decode/decoder.h. Not for graphs that are captured already.")
-      .def("forget_graphs", &Decoder::forget_graphs, "Frees all graphs.")
+      .def_property_readonly("replays", &Decoder::replays, "Graphs launched so far, of frames and of prompts.")
       .def("frame_bytes", &Decoder::frame_bytes, arg("rows"), arg("position"),
            "Bytes of one frame that must come from memory, with every row at `position`.");
   m.attr("predictor_stuck") = kPredictorStuck;

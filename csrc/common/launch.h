@@ -40,8 +40,8 @@ __device__ __forceinline__ void wait_for_previous() {
 }
 
 #ifdef QWEN3TTS_CUDA
-// What launches ask about the current device. A thread keeps the answers: a prompt is 170 launches, whose way through the
-// driver is what it waits for. They are asked for anew when the device changes.
+// What launches ask about the current device. A thread keeps the answers: where frames and prompts are launched eagerly,
+// the way of each launch through the driver is what they wait for. They are asked for anew when the device changes.
 struct DeviceFacts {
   int device = -1, major = 0, block_shared = 0, processor_shared = 0;  // bytes of a block at most, of a multiprocessor
 };

@@ -1,6 +1,7 @@
 """scripts/bench_decode.py and bench_decode_sizes.py on a small model: what is asked for is timed, on the same work."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import bench_decode
 import bench_decode_sizes
@@ -9,7 +10,7 @@ import torch
 from decode_checks.drawing import talker_config
 from decode_checks.timing import Rewind, frame_milliseconds
 
-from qwen3tts.backends.native.decode.capture import PROMPT_COLUMNS
+from qwen3tts.backends.native.decode.capture import PROMPT_COLUMNS, Captured
 from qwen3tts.backends.native.decode.weights import store_for_kernels
 
 WAVES = (64,)
@@ -51,6 +52,9 @@ def test_row_buckets(sizes):
     two, every = found["sets"]["two"], found["sets"]["all"]
     assert (two["buckets"], two["graphs"]) == ([2, 4], 4)
     assert (every["buckets"], every["graphs"]) == ([1, 2, 3, 4], 8)
+    graphs = [Captured(rows, frames, 1, 1.0, 0) for rows, frames in ((16, 1), (16, 4), (16, 0), (4, 1))]
+    times = {(bucket, rows): 1.0 for rows in range(1, SLOTS + 1) for bucket in (rows, 16)}
+    assert sizes._cost(SimpleNamespace(captured=graphs), (16,), times)["graphs"] == 2
     assert 0 < two["capture_seconds"] <= every["capture_seconds"]
     assert every["mean_over_alone"] == every["worst_over_alone"][1] == 1
 

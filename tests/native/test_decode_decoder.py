@@ -55,18 +55,47 @@ def test_prompts_have_the_same_bits_alone_and_packed_and_from_every_graph(native
     runtime, rng = models("bfloat16", "plain", str(native.device)), random.Random(seed)
     eager, replayed = core_of(native, runtime, graphs=False), core_of(native, runtime, row_buckets=())
     assert {graph.rows for graph in replayed.captured if graph.frames == 0} == set(PROMPT_COLUMNS)
-    for lengths in ([rng.randint(1, 16)], [33, 1, 14], [rng.randint(40, 60), 70, 2]):
+    between = [[rng.randint(low, high - 1)] for low, high in ((1, 16), (17, 32), (33, 48))]
+    for lengths in (*between, [31, 1], [47, 1], [rng.randint(49, 63), 70, 2]):
         generator = torch.Generator().manual_seed(rng.randrange(2**40))
         rows = [request(runtime, rng, prefill=draw(runtime, generator, length)) for length in lengths]
         rows = [replace(row, trailing=row.trailing[:0], text_complete=True) for row in rows]
         spoken = []
         for core, batches in ((eager, [[row] for row in rows]), (replayed, [rows])):
+            before = core.launches.core.replays
             slots = [slot for batch in batches for slot in core.admit(batch)]
+            assert core.launches.core.replays - before == (-(-sum(lengths) // 64) if core is replayed else 0)
             hidden = core.hidden(slots)
-            spoken.append((hidden.tolist(), [listed(core.advance(2, [slot]))[1:] for slot in slots]))
+            spoken.append((hidden.tolist(), [listed(core.advance(1, [slot]))[1:] for slot in slots]))
             for slot in slots:
                 core.release(slot)
-        assert spoken[0] == spoken[1]
+        assert spoken[0] == spoken[1], lengths
+
+
+def test_prompts_may_lie_in_memory_anyhow(native, models, seed):
+    runtime, rng = models("bfloat16", "plain", str(native.device)), random.Random(seed)
+    core = core_of(native, runtime, graphs=False)
+    plain = draw(runtime, torch.Generator().manual_seed(seed), 9)
+    row = request(runtime, rng, prefill=plain, trailing=plain[:4].clone(), max_frames=3, text_complete=True)
+    want = whole_life(core, [row], 3)
+    wider, odd = torch.empty(9, 3 * plain.shape[1], dtype=plain.dtype), torch.empty(plain.numel() + 1, dtype=plain.dtype)
+    forms = [wider.to(plain)[:, ::3], odd.to(plain)[1:].view_as(plain), plain.t().contiguous().t(), plain.double()]
+    for form in forms:
+        form.copy_(plain)
+        for changes in ({"prefill": form}, {"trailing": form[:4]}):
+            assert whole_life(core, [replace(row, **changes)], 3) == want
+        assert torch.equal(form.to(plain), plain)
+    for changes, problem in (
+        ({"prefill": plain[:0]}, "a prompt of 0 positions, expected 1 or more"),
+        ({"prefill": plain[:, 1:]}, "expected .any number, 32"),
+        ({"trailing": plain[0]}, "expected .any number, 32"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            core.admit([row, replace(row, **changes)])
+        assert core.pages.used == 0
+    core.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        core.admit([row])
 
 
 def test_idle_columns_of_prompts_change_nothing(native, models, seed):
@@ -76,7 +105,9 @@ def test_idle_columns_of_prompts_change_nothing(native, models, seed):
     core.state.pool.nan_to_num_()  # what was allocated may hold anything
     before = [core.state.pool.clone(), core.state.counters.clone(), core.hidden([slot])]
     for columns in (*PROMPT_COLUMNS, 5):
+        replays = core.launches.core.replays
         core.launches.core.idle_prompt(columns, native.stream())
+        assert core.launches.core.replays - replays == (columns in PROMPT_COLUMNS)
     for was, now in zip(before, (core.state.pool, core.state.counters, core.hidden([slot])), strict=True):
         assert torch.equal(was, now)
     for columns in (0, 65):

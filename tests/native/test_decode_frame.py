@@ -109,10 +109,10 @@ def test_end_counts_and_ends_as_the_torch_frame_decoder(native, rng, step):
 def test_admit_clears_slots_and_gathers_the_last_positions_of_some_columns(native, rng):
     state = with_random_rows(rng, native, 7, 2, 300, 16, torch.float16)
     slots = torch.tensor([5, 0, 3, 2], dtype=torch.int32, device=native.device)
-    counts = torch.tensor([4, 1, 9, 2], dtype=torch.int32, device=native.device)
+    counts = torch.tensor([4, 1, 9, 1], dtype=torch.int32, device=native.device)
     last = (counts.cumsum(0) - 1).to(torch.int32)
     packed, x = normal(rng, native, torch.float16, 16, 16), state.values(5, 16)
-    first, count = 4, 10  # the prompts of slots 0 and 3 end there
+    first, count = 4, 10  # the prompts of slots 0 and 3 end there, that of slot 2 right behind
     others = torch.tensor([1, 2, 4, 5, 6], device=native.device)
     before = [t[others] for t in state.snapshot()]
     state.call("frame_admit", rows=4, slots=slots, counts=counts, last=last, columns=packed[first:], first=first,
@@ -139,8 +139,9 @@ def test_positions_of_prompts_come_into_columns(native, rng, dtype, count, colum
     assert (x[count:] == POISON).all()
     assert slots.tolist() == [*slot[:count].tolist(), *[-1] * (columns - count), POISON]
     assert positions.tolist() == [*position[:count].tolist(), *[0] * (columns - count), POISON]
-    for bad in ({"count": columns + 1}, {"count": -1}, {"count": count, "width": 3}):
-        with pytest.raises(ValueError, match="expected"):
+    bad_places = [{"count": count, name: fields[name] + 8} for name in ("packed", "x")]
+    for bad in ({"count": columns + 1}, {"count": -1}, {"count": count, "width": 3}, *bad_places):
+        with pytest.raises(ValueError, match="expected|must begin at"):
             native.module.frame_prompt(fields | bad, native.stream())
 
 

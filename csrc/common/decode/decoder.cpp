@@ -250,12 +250,13 @@ std::int64_t Decoder::capture(std::int32_t rows, std::int32_t count) {
   return static_cast<std::int64_t>(graph.nodes());
 }
 
-void Decoder::replay(std::int32_t rows, std::int32_t count, void* stream) const {
+void Decoder::replay(std::int32_t rows, std::int32_t count, void* stream) {
   const auto found = graphs_.find({rows, count});
   if (found == graphs_.end() || !found->second)
     throw std::logic_error("decoder: " + std::to_string(count) + " frames of " + std::to_string(rows) +
                            " rows were not captured, so they cannot be replayed");
   found->second.launch(stream);
+  ++replays_;
 }
 
 }  // namespace qwen3tts

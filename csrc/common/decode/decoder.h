@@ -99,16 +99,14 @@ class Decoder {
   // Captures frames(rows, count) if that has not been done. Returns the launches in the graph.
   std::int64_t capture(std::int32_t rows, std::int32_t count);
   // As frames(rows, count). Raises std::logic_error if it was not captured.
-  void replay(std::int32_t rows, std::int32_t count, void* stream) const;
+  void replay(std::int32_t rows, std::int32_t count, void* stream);
   // The talker's layers over so many columns of prompts, 1 to kPrefillColumns, captured if that has not been done. prefill()
   // takes the least that covers its positions, with the same results. Returns the launches in the graph.
   std::int64_t capture_prompt(std::int32_t columns);
   // These layers over columns that belong to nobody, from the graph if there is one: what comes before a first use.
   void idle_prompt(std::int32_t columns, void* stream);
-  void forget_graphs() {
-    graphs_.clear();
-    prompt_graphs_.clear();
-  }
+  // Graphs launched so far, of frames and of prompts.
+  std::int64_t replays() const { return replays_; }
 
   // Why one row's code predictor is launched kernel by kernel; an empty string: it is one kernel.
   const std::string& persistent_problem() const { return persistent_problem_; }
@@ -173,6 +171,7 @@ class Decoder {
   std::int64_t timeout_ns_ = 2'000'000'000;
   std::map<std::pair<std::int32_t, std::int32_t>, Graph> graphs_;
   std::map<std::int32_t, Graph> prompt_graphs_;  // by columns
+  std::int64_t replays_ = 0;
 };
 
 }  // namespace qwen3tts

@@ -34,6 +34,7 @@ void Decoder::run_prompt(const void* x, const std::int32_t* slot, const std::int
   const auto graph = prompt_graphs_.find(columns);
   if (graph == prompt_graphs_.end()) return prompt_layers(columns, stream);
   graph->second.launch(stream);
+  ++replays_;
 }
 
 std::int64_t Decoder::capture_prompt(std::int32_t columns) {

@@ -208,6 +208,9 @@ void frame_prompt(const FramePromptArguments& a, void* stream) {
   if (a.count < 0 || a.count > a.columns)
     throw std::invalid_argument("frame_prompt: " + std::to_string(a.count) + " positions, expected 0 to the " +
                                 std::to_string(a.columns) + " columns");
+  for (const void* rows : {a.packed, static_cast<const void*>(a.x)})
+    if (reinterpret_cast<std::uintptr_t>(rows) % sizeof(uint4) != 0)
+      throw std::invalid_argument("frame_prompt: rows must begin at multiples of 16 bytes");
   if (a.columns == 0) return;
   QW_LAUNCH(prompt_kernel, dim3(static_cast<unsigned>(a.columns)), dim3(kThreads), 0, gpu::stream_of(stream), a, row_bytes);
 }

@@ -17,7 +17,7 @@
 // all its loads on their way at once. Latency is all there is. Dependent launches (common/launch.h) but for `sum`, before
 // which all earlier work of the stream has ended: the talker's attention relies on that (`settled` in attention.h), and
 // `prompt` and `admit`, which stand before and behind a graph.
-// Registers on sm_90: begin, end, admit 32, sum 76 (bf16), 108 (fp32), 113 (fp16); no spills.
+// Registers on sm_90: prompt 30, begin, end, admit 32, sum 76 (bf16), 108 (fp32), 113 (fp16); no spills.
 #pragma once
 
 #include "common/sampler.h"

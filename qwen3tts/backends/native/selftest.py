@@ -15,6 +15,7 @@ from qwen3tts._version import __version__
 from qwen3tts.backends.native.build_info import build_record
 from qwen3tts.backends.native.cases import Call, Case
 from qwen3tts.backends.native.module import Native
+from qwen3tts.model.numerics import on_device
 
 OPERATIONS = (
     "rms_norm", "sampler", "transposed_conv", "skinny_product", "decode.linear", "decode.attention_cases",
@@ -75,7 +76,8 @@ def run_selftest(
     results = []
     for case in cases:
         if on_card or case.small:
-            result = run_case(native, case, seed, bandwidth)
+            with on_device(native.device):
+                result = run_case(native, case, seed, bandwidth)
             results.append(result)
             report(result)
     return {

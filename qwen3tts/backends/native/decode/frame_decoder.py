@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 MAX_SLOTS = 64
 MAX_FRAMES_PER_REPLAY = 32
 FRAMES_PER_CALL = 32
+ROW_ALIGNMENT = 16
+"""bytes: kernels copy rows in pieces of so many"""
 
 
 class NativeFrameDecoder:
@@ -195,6 +197,8 @@ class NativeFrameDecoder:
                 "rng='torch' needs the plain decoder, and this one draws on the device. Load with profile='reference' "
                 "for the official package's draws, or leave rng at 'philox'."
             )
+        if row.prefill.shape[0] < 1:
+            raise ValueError("a prompt of 0 positions, expected 1 or more")
         need = positions_needed(row)
         what = f"({row.prefill.shape[0]} for its prompt, {row.max_frames} for its frames)"
         if need > self.max_positions:
@@ -239,7 +243,7 @@ class NativeFrameDecoder:
             self.state.write_pages(place, self.pages.reserve(place, positions_needed(request)))
             talker = SamplerRow(request.talker, request.seed, request.part, request.repetition_penalty, MIN_TOKENS)
             self.state.write_sampling(place, talker, SamplerRow(request.predictor, request.seed, request.part))
-            trailing = self._text(request.trailing)
+            trailing = self._as_rows(request.trailing)
             row = Row(Slot(self._next_slot), place, request.max_frames, trailing, request.text_complete)
             self._next_slot += 1
             self.state.written["max_frames"][place] = row.max_frames
@@ -266,8 +270,8 @@ class NativeFrameDecoder:
     def _prefill(self, rows: Sequence[Row], requests: Sequence[RowRequest]) -> None:
         """Runs the prompts of all rows in one call and draws their first codes."""
         counts = [request.prefill.shape[0] for request in requests]
-        prompts = [request.prefill.to(self.device, self.dtype) for request in requests]
-        x = prompts[0].contiguous() if len(prompts) == 1 else torch.cat(prompts)
+        prompts = [self._as_rows(request.prefill) for request in requests]
+        x = prompts[0] if len(prompts) == 1 else torch.cat(prompts)
         places = np.array([row.place for row in rows])
         parts = {
             "slot": np.repeat(places, counts),
@@ -283,9 +287,12 @@ class NativeFrameDecoder:
             offset += len(part) * packed.element_size()
         self.launches.prefill(fields, rows)
 
-    def _text(self, rows: Tensor) -> Tensor:
-        """Text rows [S, hidden] as the core reads them."""
-        return rows.detach().to(self.device, self.dtype).contiguous()
+    def _as_rows(self, rows: Tensor) -> Tensor:
+        """Rows [N, hidden] as the core reads them: in its dtype, one after another, from a multiple of 16 bytes on."""
+        if rows.ndim != 2 or rows.shape[1] != self.state.hidden_size:
+            raise ValueError(f"rows of the shape {tuple(rows.shape)}, expected [any number, {self.state.hidden_size}]")
+        rows = rows.detach().to(self.device, self.dtype).contiguous()
+        return rows.clone() if rows.data_ptr() % ROW_ALIGNMENT else rows
 
     def _write_text(self, row: Row) -> None:
         self.state.written["text"][row.place] = row.trailing.data_ptr()
@@ -297,7 +304,7 @@ class NativeFrameDecoder:
         if row.text_complete:
             raise ValueError("the text of this slot is complete")
         with self._on_device():
-            row.trailing, row.text_complete = torch.cat((row.trailing, self._text(rows))), last
+            row.trailing, row.text_complete = torch.cat((row.trailing, self._as_rows(rows))), last
             self._write_text(row)
 
     def hidden(self, slots: Sequence[Slot]) -> Tensor:
@@ -339,6 +346,8 @@ class NativeFrameDecoder:
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[None]:
         """As _guard, and nothing is running at its beginning."""
+        if self.launches.core is None:
+            raise RuntimeError("this frame decoder is closed")
         with self._guard():
             self.launches.catch_up(self._rows.values())
             yield

@@ -9,14 +9,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/lib.sh
 unset PYTHONPATH
 
-# A path as the caller means it: this script works in the project's folder.
-from_caller() {
-    case "$1" in
-        /* | -) printf '%s' "$1" ;;
-        *) printf '%s' "$invoked_from/$1" ;;
-    esac
-}
-
 usage() {
     cat <<'END'
 usage: bash scripts/demo.sh [OPTION...]

@@ -1,56 +1,87 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, on a machine without a network: builds the native modules for the card that is there and
-# runs these parts:
-#   tests      the tests marked gpu
-#   backends   the self-test of each backend, and the check of the default plan on a synthetic checkpoint
-#   bench      the decode core's speed at full size, and `qwen3tts bench` of the checkpoint
-#   decode     the decode core's proof in fp32 and its life
-#   sanitizer  the decode core's kernels under compute-sanitizer
-#
-#   bash scripts/gpu_check.sh OUT [--parts tests,backends] [--hip-root FOLDER] [--model CHECKPOINT] [--commit HASH]
-#                                 [-k EXPRESSION] [--long]
-#
-# OUT gets the logs and JSON. --parts: all if left out, a quarter of an hour on a server. --hip-root: a folder with
-# include/hip, as scripts/hip_sdk.sh makes it; the HIP backend is then built for NVIDIA, too. --model: instead of a tiny one
-# with random weights. -k: of the tests. --long: the decode core's whole life and its accuracy beside the official package,
-# which must be installed then. Needs a python3 with torch, pytest, pybind11 and scikit-build-core; nothing is installed
-# outside OUT.
+# Everything that needs a GPU, on a machine without a network. See usage().
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-usage() { sed -n '2,/^set /{/^#/p}' "$0"; }
-[ $# -ge 1 ] || { usage; exit 2; }
-[ "${1#-}" = "$1" ] || { echo "the first argument is the folder for results, not $1"; usage; exit 2; }
-out="$(mkdir -p "$1" && cd "$1" && pwd)"
-shift
-all_parts="tests backends bench decode sanitizer"
-hip_root="" commit="" expression="" model="" long="" parts="$all_parts"
+invoked_from="$PWD"
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+. scripts/lib.sh
+
+usage() {
+    cat <<'END'
+usage: bash scripts/gpu_check.sh OUT [OPTION...]
+Builds the native modules for the GPU that is there and runs, into the folder OUT (logs and JSON):
+  tests      the tests marked gpu
+  backends   the self-test of each backend, and the check of the default plan on a synthetic checkpoint
+  bench      the decode core's speed at full size, and `qwen3tts bench` of the checkpoint
+  decode     the decode core's proof in fp32 and its life
+  sanitizer  the decode core's kernels under compute-sanitizer
+
+  --parts NAME,NAME    these alone; all together take a quarter of an hour on a server
+  --hip-root FOLDER    with include/hip, as scripts/hip_sdk.sh makes it: builds the HIP backend for NVIDIA, too
+  --model CHECKPOINT   a folder, instead of a tiny model with random weights
+  --commit HASH        named in the results
+  -k EXPRESSION        of the tests, as pytest's
+  --long               the decode core's whole life, and its accuracy beside the official package
+
+Needs nvcc, cmake, ninja and a C++ compiler, and in python3 (or $PYTHON) torch for this GPU, pytest, psutil, pybind11,
+scikit-build-core and what the package requires; compute-sanitizer for its part, the package qwen-tts for --long.
+Nothing is installed outside OUT. Exit status: 0 all passed, 1 something failed, 2 nothing could be run.
+END
+}
+
+all_parts=(tests backends bench decode sanitizer)
+out="" hip_root="" commit="" expression="" model="" long="" parts=("${all_parts[@]}")
 while [ $# -gt 0 ]; do
     case "$1" in
-        --parts) parts="${2//,/ }" ;;
-        --hip-root) hip_root="$(cd "$2" && pwd)" ;;
-        --model) model="$2" ;;
-        --commit) commit="$2" ;;
-        -k) expression="$2" ;;
-        --long) long=1; shift; continue ;;
-        *) echo "unknown argument $1"; exit 2 ;;
+        --?*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;  # --name=value is --name value
     esac
-    shift 2
+    case "$1" in
+        --parts | --hip-root | --model | --commit | -k) [ $# -ge 2 ] || die "$1 needs a value" ;;
+    esac
+    case "$1" in
+        -h | --help) usage; exit 0 ;;
+        --parts) IFS=, read -ra parts <<<"$2"; shift 2 ;;
+        --hip-root) hip_root="$(from_caller "$2")"; shift 2 ;;
+        --model) model="$(from_caller "$2")"; shift 2 ;;
+        --commit) commit="$2"; shift 2 ;;
+        -k) expression="$2"; shift 2 ;;
+        --long) long=1; shift ;;
+        -*) usage >&2; die "there is no option $1" ;;
+        *) [ -z "$out" ] || die "one folder for results, not $out and $1"; out="$(from_caller "$1")"; shift ;;
+    esac
 done
-for part in $parts; do
-    case " $all_parts " in *" $part "*) ;; *) echo "unknown part $part; there are $all_parts"; exit 2 ;; esac
+[ -n "$out" ] || { usage >&2; die "name the folder for results"; }
+[ ${#parts[@]} -gt 0 ] || die "--parts names none; there are ${all_parts[*]}"
+for part in "${parts[@]}"; do
+    [[ " ${all_parts[*]} " = *" $part "* ]] || die "there is no part '$part'; there are ${all_parts[*]}"
 done
-asked() { case " $parts " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
+asked() { [[ " ${parts[*]} " = *" $1 "* ]]; }
+[ -z "$hip_root" ] || [ -d "$hip_root/include/hip" ] || die "--hip-root: there is no $hip_root/include/hip"
+[ -z "$model" ] || [ -d "$model" ] || die "--model: there is no folder $model"
 
 python="${PYTHON:-python3}"
-capability="$("$python" -c 'import torch; print("%d%d" % torch.cuda.get_device_capability())')" || exit 2
-site="$out/site"
-failed=0
-step() { # step NAME COMMAND...: runs it into OUT/NAME.log and goes on whatever comes out
+capability="$("$python" -c '
+import torch
+if not torch.cuda.is_available():
+    raise SystemExit(f"torch {torch.__version__} sees no GPU")
+print("%d%d" % torch.cuda.get_device_capability())')" || die "a GPU and a torch for it are needed in $python"
+mkdir -p "$out" || die "$out cannot be made"
+own="$(mktemp -d "$out/build.XXXXXX")" || die "nothing can be written into $out"  # removed at the end, unlike all else
+failed=0 watching=()
+tidy() {
+    # Processes in the background do not hear Ctrl-C; timeout hands on to all its own what it is sent.
+    for process in "${watching[@]}"; do pkill -TERM -P "$process"; done
+    rm -rf "$own"
+}
+trap tidy EXIT
+trap 'exit 130' INT TERM
+
+step() { # step NAME COMMAND...: runs it into OUT/NAME.log; its exit status
     local name="$1" started=$SECONDS status=0
     shift
     "$@" >"$out/$name.log" 2>&1 || status=$?
     echo "== $name: exit code $status after $((SECONDS - started)) s"
     [ "$status" -eq 0 ] || { failed=1; tail -n "${TAIL:-12}" "$out/$name.log"; }
+    return "$status"
 }
 
 export QWEN3TTS_CUDA=ON QWEN3TTS_CUDA_ARCHITECTURES="$capability" QWEN3TTS_HIP=OFF QWEN3TTS_COMMIT="$commit"
@@ -58,13 +89,15 @@ if [ -n "$hip_root" ]; then
     export QWEN3TTS_HIP=ON QWEN3TTS_HIP_PLATFORM=nvidia QWEN3TTS_ROCM_PATH="$hip_root"
 fi
 export NVCC_APPEND_FLAGS="-lineinfo${NVCC_APPEND_FLAGS:+ $NVCC_APPEND_FLAGS}"  # the sanitizer's reports name lines
-step build "$python" -m pip install --no-build-isolation --no-deps --no-index --no-compile --upgrade --target "$site" .
-export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 QWEN3TTS_CACHE="$out/cache"
+site="$own/site"
+step build "$python" -m pip install --no-build-isolation --no-deps --no-index --no-compile --target "$site" . \
+    || die "nothing was run: the build failed"
+export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 QWEN3TTS_CACHE="$own/cache"
 step doctor "$python" -m qwen3tts doctor
 backends=(cuda)
 [ -z "$hip_root" ] || backends+=(hip)
 if [ -z "$model" ]; then
-    model="$out/checkpoint"
+    model="$own/checkpoint"
     step checkpoint "$python" -m qwen3tts.synthetic --preset tiny --type custom_voice --eos-gain 0 --out "$model"
 fi
 
@@ -102,19 +135,21 @@ if asked decode; then
     step decode_life "$python" scripts/decode_life.py "${quick[@]}" --json "$out/decode_life.json"
 fi
 watched() { # watched NAME TOOL PARTS OPTION...: the decode core's kernels under compute-sanitizer
-    local name="sanitizer_$1" tool="$2" parts="$3"
+    local name="sanitizer_$1" tool="$2" kinds="$3" status
     shift 3
     step "$name" timeout 300 compute-sanitizer --tool "$tool" "$@" --print-limit 20 --show-backtrace no \
-        --error-exitcode 9 "$python" scripts/decode_sanitize.py --parts "$parts"
-    grep -hE "ERROR SUMMARY|RACECHECK SUMMARY" "$out/$name.log"
-    return "$failed"
+        --error-exitcode 9 "$python" scripts/decode_sanitize.py --parts "$kinds"
+    status=$?
+    sed -nE "s/^=+ (.*SUMMARY)/$name: \1/p" "$out/$name.log"
+    return "$status"
 }
 if asked sanitizer && ! command -v compute-sanitizer >/dev/null; then
     echo "== LEFT OUT: compute-sanitizer is not on PATH"
+    failed=1
 elif asked sanitizer; then
     # Every tensor is an allocation of its own then, so that what lies beside it is not the process's.
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-    ours=(--kernel-name kns=qwen3tts) launched=bfloat16,float16,float32 watching=()
+    ours=(--kernel-name kns=qwen3tts) launched=bfloat16,float16,float32
     # Side by side: what takes the time is the tool's work on the processor.
     watched memcheck memcheck "$launched,persistent" "${ours[@]}" & watching+=($!)
     # To initcheck, what an unwatched kernel has written is not written: it watches torch's, too.
@@ -122,6 +157,6 @@ elif asked sanitizer; then
     # The persistent kernel is beyond racecheck (docs/decode.md).
     for dtype in ${launched//,/ }; do watched "racecheck_$dtype" racecheck "$dtype" "${ours[@]}" & watching+=($!); done
     for process in "${watching[@]}"; do wait "$process" || failed=1; done
+    watching=()
 fi
-rm -rf "$site" "$out/checkpoint"
 exit "$failed"

@@ -30,6 +30,11 @@ missing() {
     command -v ld.lld-19 >/dev/null || echo "ld.lld-19"
 }
 
+case "${1:-}" in
+    "" | --print-path) [ $# -le 1 ] || die "one argument at most" ;;
+    -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    *) die "there is no argument $1; see --help" ;;
+esac
 if [ "${1:-}" = --print-path ]; then
     [ -z "$(missing)" ] || die "the HIP toolchain is not complete: $(missing | paste -sd, | sed 's/,/, /g'). Run: bash scripts/hip_sdk.sh"
     echo "$root/usr"

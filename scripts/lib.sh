@@ -1,4 +1,5 @@
-# Shared by demo.sh and test.sh: a fresh virtual environment, made once and made again when it is stale. Sourced, not run.
+# Shared by the scripts beside it: a fresh virtual environment, made once and made again when it is stale, and what else
+# several of them need. Sourced, not run.
 
 TORCH="torch==2.13.0"
 
@@ -7,6 +8,14 @@ say() { printf '== %s\n' "$*"; }
 die() {
     printf 'error: %s\n' "$*" >&2
     exit 2
+}
+
+# A path as the caller means it: the scripts work in the project's folder and keep in invoked_from where they were called.
+from_caller() {
+    case "$1" in
+        /* | -) printf '%s' "$1" ;;
+        *) printf '%s' "$invoked_from/$1" ;;
+    esac
 }
 
 # apt_install WHY PACKAGE...: installs Debian packages, or says which command the user has to run.

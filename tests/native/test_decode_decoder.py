@@ -78,8 +78,8 @@ def test_prompts_may_lie_in_memory_anyhow(native, models, seed):
     plain = draw(runtime, torch.Generator().manual_seed(seed), 9)
     row = request(runtime, rng, prefill=plain, trailing=plain[:4].clone(), max_frames=3, text_complete=True)
     want = whole_life(core, [row], 3)
-    wider, odd = torch.empty(9, 3 * plain.shape[1], dtype=plain.dtype), torch.empty(plain.numel() + 1, dtype=plain.dtype)
-    forms = [wider.to(plain)[:, ::3], odd.to(plain)[1:].view_as(plain), plain.t().contiguous().t(), plain.double()]
+    wider, odd = plain.new_empty(9, 3 * plain.shape[1]), plain.new_empty(plain.numel() + 1)
+    forms = [wider[:, ::3], odd[1:].view_as(plain), plain.t().contiguous().t(), plain.double()]
     for form in forms:
         form.copy_(plain)
         for changes in ({"prefill": form}, {"trailing": form[:4]}):

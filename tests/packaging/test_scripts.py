@@ -145,7 +145,7 @@ def demo(tmp_path: Path):
     scripts = tmp_path / "project" / "scripts"
     scripts.mkdir(parents=True)
     (scripts / "demo.sh").write_text((ROOT / "scripts/demo.sh").read_text())
-    (scripts / "lib.sh").write_text(STUBS)
+    (scripts / "lib.sh").write_text((ROOT / "scripts/lib.sh").read_text() + STUBS)
     (tmp_path / "caller").mkdir()
 
     def run(*arguments: str) -> list[str]:

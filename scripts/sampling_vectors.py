@@ -3,6 +3,7 @@
 
 Run it only when the definition is meant to change; the tests compare with the committed file."""
 
+import argparse
 import json
 import struct
 from pathlib import Path
@@ -42,6 +43,7 @@ SETTINGS = [
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     weights = [
         dict(x=struct.pack(">f", x).hex(), weight=int(exp_weights(torch.tensor([x], dtype=torch.float32)))) for x in X
     ]

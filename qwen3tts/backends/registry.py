@@ -89,7 +89,7 @@ def _fastest(device: torch.device) -> str:
     try:
         open_native(name, device)
     except BackendError as error:
-        logger.info("The backend 'auto' runs on plain torch, without the %s kernels: %s", name.upper(), error)
+        logger.warning("The backend 'auto' runs on plain torch, without the %s kernels: %s", name.upper(), error)
         return "torch"
     return name
 

@@ -45,7 +45,12 @@ def locate(
     looks_local = isinstance(model, Path) or name.startswith((".", "~", os.sep)) or not _HUB_ID.fullmatch(name)
     if looks_local:
         raise DownloadError(_no_folder(name, path))
-    return download(name, revision, cache_dir, offline, sys.stderr.isatty() if progress is None else progress)
+    try:
+        return download(name, revision, cache_dir, offline, sys.stderr.isatty() if progress is None else progress)
+    except DownloadError as error:
+        if not path.parent.is_dir():
+            raise
+        raise DownloadError(f"{_no_folder(name, path)} As a hub id: {error}") from error
 
 
 def _no_folder(name: str, path: Path) -> str:

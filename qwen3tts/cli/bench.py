@@ -90,7 +90,7 @@ def lines(report: dict[str, Any]) -> list[str]:
         f"profile {machine['profile']['name']}, {machine['device']}; loaded in {machine['load_seconds']:.2f} s",
         f"first codes {one['first_codes_ms']:.2f} ms, prefill {one['prefill_ms']:.2f} ms "
         f"({one['prompt_positions']} positions)",
-        f"{'texts':>5} {'ms/frame':>10} {'frames/s':>10} {'RTF':>8} {'with audio':>10} {'peak MB':>9}",
+        f"{'texts':>5} {'ms/frame':>10} {'frames/s':>10} {'RTF':>8} {'RTF+audio':>10} {'peak MB':>9}",
     ]
     for row in speed["batches"]:
         peak = row.get("device_used_bytes", row.get("process_peak_bytes", 0)) / 1e6
@@ -98,6 +98,8 @@ def lines(report: dict[str, Any]) -> list[str]:
             f"{row['rows']:5} {row['ms_per_frame']:10.3f} {row['frames_per_second']:10.1f} {row['rtf']:8.4f} "
             f"{row['rtf_with_audio']:10.4f} {peak:9.0f}"
         )
+        if row["rows_that_ended_early"]:
+            found.append(f"      of these, {row['rows_that_ended_early']} ended early: later frames had fewer texts")
     for row in report.get("stages", {}).get("batches", ()):
         found += _stage_lines(row)
     return found

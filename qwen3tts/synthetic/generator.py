@@ -89,7 +89,10 @@ def make_checkpoint(
                 f"{name} {value!r} is unknown; expected one of {', '.join(choices)}.{nearest(value, choices)}"
             )
     if preset in REAL_VOCABULARY and tiktoken is None and tokenizer_from is None:
-        raise OptionError(f"preset {preset!r} has the real vocabulary: give tiktoken or tokenizer_from")
+        raise OptionError(
+            f"preset {preset!r} has the real vocabulary: give tokenizer_from, a checkpoint that has it, or tiktoken, a "
+            "wheel that has its rank file (pip download --no-deps dashscope==2.0.2)"
+        )
     if not 0 <= seed < 2**64:
         raise OptionError(f"seed is {seed}; expected 0 to 2**64 - 1")
     with _renamed_when_done(Path(out), overwrite) as folder:

@@ -308,6 +308,16 @@ def test_local_folder_that_is_not_there(tmp_path: Path, spell: Callable[[Path], 
         locate(spell(tmp_path / "weights.safetensors"))
 
 
+def test_a_mistyped_folder_that_could_be_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "demo" / "checkpoint").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DownloadError, match=r"no folder 'demo/chekpoint'.*'demo/checkpoint'\?.* As a hub id: .*cache"):
+        locate("demo/chekpoint", offline=True, cache_dir=tmp_path / "cache")
+    with pytest.raises(DownloadError, match=r"cache") as raised:
+        locate("owner/name", offline=True, cache_dir=tmp_path / "cache")
+    assert "no folder" not in str(raised.value)
+
+
 @pytest.mark.parametrize("name", ["word", "a/b/c", "owner/", "/owner", "owner/na me", "./owner/name", "https://x/y"])
 def test_neither_folder_nor_hub_id(name: str) -> None:
     with pytest.raises(DownloadError, match=r"no folder .* expected a checkpoint folder or a hub id owner/name"):

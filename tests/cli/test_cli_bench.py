@@ -2,6 +2,8 @@
 
 import json
 
+from qwen3tts.cli.bench import lines as table
+
 
 def test_table_and_json(invoke, checkpoint, tmp_path):
     file = tmp_path / "out.json"
@@ -18,6 +20,10 @@ def test_table_and_json(invoke, checkpoint, tmp_path):
     assert lines[0].startswith("0b6 custom_voice, float32, torch, profile default, cpu; loaded in ")
     assert lines[1].startswith("first codes ")
     assert [line.split()[0] for line in lines[3:5]] == ["1", "2"]
+    assert not any("ended early" in line for line in lines)
+    cut = {**report["speed"]["batches"][1], "rows_that_ended_early": 1}
+    changed = report | {"speed": report["speed"] | {"batches": [report["speed"]["batches"][0], cut]}}
+    assert table(changed)[5] == "      of these, 1 ended early: later frames had fewer texts"
     for name in ("prepare", "prefill", "predictor", "projection", "sampling", "step_input", "talker"):
         assert sum(line.split()[0] == name for line in lines) == 2, name
     assert done.stderr.splitlines() == ["1 row", "2 rows", "stages of 1 row", "stages of 2 rows"]

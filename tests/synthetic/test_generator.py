@@ -135,7 +135,7 @@ def test_refusals_leave_nothing(tmp_path: Path, tiny_checkpoint: Callable[..., P
     for error, message, settings in (
         (OptionError, "Did you mean 'tiny'", {"preset": "tinny"}),
         (OptionError, "Did you mean 'custom_voice'", {"model_type": "customvoice"}),
-        (OptionError, "give tiktoken or tokenizer_from", {"preset": "small"}),
+        (OptionError, "give tokenizer_from, a checkpoint that has it, or tiktoken", {"preset": "small"}),
         (OptionError, "seed", {"seed": -1}),
         (ConfigError, "no multiple of num_key_value_heads", {"override": bad}),
         (TokenizerError, "not the released vocabulary", {"preset": "small", "tokenizer_from": tiny_checkpoint()}),

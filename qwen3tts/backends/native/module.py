@@ -66,8 +66,8 @@ def import_native(name: str) -> ModuleType:
             raise
         reason = build_record(name).reason
         raise BackendError(
-            f"this installation has no {name.upper()} kernels: {reason}. Build it with the toolkit installed: "
-            f"pip install -C cmake.define.QWEN3TTS_{name.upper()}=ON qwen3tts."
+            f"this installation has no {name.upper()} kernels: {reason}. Build it with the toolkit installed, in "
+            f"qwen3tts's source folder: pip install -C cmake.define.QWEN3TTS_{name.upper()}=ON ."
         ) from error
     except ImportError as error:
         toolkit = f"{'ROCm' if name == 'hip' else 'CUDA'} {build_record(name).toolkit}"

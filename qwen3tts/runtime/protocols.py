@@ -56,8 +56,12 @@ class FrameDecoder(Protocol):
         """How many frames to ask for at once where nobody waits for each of them."""
         ...
 
-    def admit(self, rows: Sequence[RowRequest]) -> list[Slot]:
-        """Runs the prompts. Raises CapacityError, admitting none, if a row's whole life does not fit."""
+    def admit(self, rows: Sequence[RowRequest], wait: bool = True) -> list[Slot]:
+        """Runs the prompts. Raises CapacityError, admitting none, if a row's whole life does not fit, and NumericsError
+        if logits are not finite.
+
+        wait False: may return before they have run, so that the device goes on to the first frames without waiting for
+        the host; what is not finite is told by the first advance() of these rows then."""
         ...
 
     def advance(self, frames: int, slots: Sequence[Slot] | None = None) -> FrameBatch:

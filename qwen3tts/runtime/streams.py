@@ -51,7 +51,7 @@ class RowPlayer:
         self.frames = 0
         self.finish_reason: FinishReason | None = None
         runtime = engine.runtime
-        self._slot: Slot | None = runtime.frames.admit([request])[0]
+        self._slot: Slot | None = runtime.frames.admit([request], wait=False)[0]
         self._context = torch.zeros(0, runtime.config.talker.num_code_groups, dtype=torch.int64)
         if spec.voice.ref_codes is not None:
             self._context = torch.from_numpy(spec.voice.ref_codes.astype(np.int64))

@@ -132,7 +132,7 @@ class Project:
         """Notes the rows that enter the frame decoder."""
         seen, frames = [], self.runtime.frames
         admit = frames.admit
-        frames.admit = lambda rows: (seen.extend(rows), admit(rows))[1]
+        frames.admit = lambda rows, wait=True: (seen.extend(rows), admit(rows, wait))[1]
         try:
             yield seen
         finally:

@@ -2,11 +2,12 @@
 and for every row the same bits alone and among others."""
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
-from decoder_rows import FIXED_SEED, core_of, draw, life, listed, plain_of, request, whole_life
+from decoder_rows import FIXED_SEED, core_of, draw, life, listed, plain_of, request, to_the_end, whole_life
 
 from qwen3tts.backends.native.decode.capture import PROMPT_COLUMNS, bucket_for, buckets
 from qwen3tts.backends.native.decode.mixed import MixedFrameDecoder
@@ -70,6 +71,35 @@ def test_prompts_have_the_same_bits_alone_and_packed_and_from_every_graph(native
             for slot in slots:
                 core.release(slot)
         assert spoken[0] == spoken[1], lengths
+
+
+def test_prompts_that_nobody_waits_for(native, models, seed):
+    runtime, rng = models("bfloat16", "plain", str(native.device)), random.Random(seed)
+    core, cuda = core_of(native, runtime, slots=4), native.device.type == "cuda"
+    rows = [request(runtime, rng, longest=5, text_complete=True) for _ in range(4)]
+    want = [whole_life(core, [row], 2)[0] for row in rows]
+    if cuda:
+        busy = torch.randn(4096, 4096, device=native.device)
+        elsewhere = torch.cuda.Stream(native.device)
+    for step in (1, 4):
+        if cuda:  # the device is behind the host by some 20 ms
+            for _ in range(40):
+                busy = (busy @ busy).clamp(-1, 1)
+        kept, dropped = core.admit(rows[:2], wait=False)
+        core.release(dropped)  # its place and pages are the next one's
+        third, last = core.admit([rows[2]], wait=False)[0], core.admit([rows[3]], wait=False)[0]
+        with torch.cuda.stream(elsewhere) if cuda else nullcontext():
+            got = to_the_end(core, [last], step) + to_the_end(core, [kept, third], step)
+        assert got == [want[3], want[0], want[2]]
+    assert (core.pages.used, core.free_slots()) == (0, 4)
+    bad = replace(rows[0], prefill=rows[0].prefill * torch.nan)
+    slots = core.admit([bad, rows[1]], wait=False)
+    assert to_the_end(core, slots[1:], 3) == [want[1]]
+    with pytest.raises(NumericsError, match="not finite"):
+        core.advance(1, slots[:1])
+    core.release(slots[0])
+    core.admit(rows[:1], wait=False)
+    core.close()
 
 
 def test_prompts_may_lie_in_memory_anyhow(native, models, seed):

@@ -26,6 +26,9 @@ class Device:
     def upload(self):
         assert not self.queue
 
+    def wait_for_upload(self):
+        """Copies are there at once."""
+
     def replay(self, rows, frames, stream):
         self.launched.append((rows, frames))
         self.queue.append((rows, frames, None))

@@ -82,7 +82,7 @@ class TorchFrameDecoder:
                 f"more than kv_bytes={self.kv_bytes:,}. Shorten the text or max_frames, or raise kv_bytes."
             )
 
-    def admit(self, rows: Sequence[RowRequest]) -> list[Slot]:
+    def admit(self, rows: Sequence[RowRequest], wait: bool = True) -> list[Slot]:
         """See FrameDecoder."""
         room = self.room_for(rows)
         if room < len(rows):

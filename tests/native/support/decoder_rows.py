@@ -117,10 +117,14 @@ def life(decoder, runtime, rng, steps):
 
 def whole_life(core, rows, step):
     """Each row's codes and end, all admitted at once."""
-    slots = core.admit(rows)
+    return to_the_end(core, core.admit(rows), step)
+
+
+def to_the_end(core, slots, step):
+    """The codes and ends of admitted rows, which are released."""
     made = {slot: [] for slot in slots}
     ends = {}
-    while len(ends) < len(rows):
+    while len(ends) < len(slots):
         batch = core.advance(step, [slot for slot in slots if slot not in ends])
         for slot, _, reason, codes in zip(*listed(batch), strict=True):
             made[slot] += codes

@@ -1,7 +1,8 @@
 """FrameDecoder on the decode core: whole frames on the device, the host only says how many and reads the codes.
 
-Every method waits for what it has launched, so between two calls nothing runs and the host may write what it likes.
-After an interrupt in the middle of one, the next method waits first and takes over what the device has done."""
+Every method waits for what it has launched, so between two calls nothing runs and the host may write what it likes; but
+for prompts that were admitted without waiting, which the next call's work is queued behind. After an interrupt in the
+middle of a method, the next one waits first and takes over what the device has done."""
 
 import contextlib
 import heapq
@@ -114,6 +115,7 @@ class NativeFrameDecoder:
     def close(self) -> None:
         """Frees graphs, device memory and the hold on the weights; only release() works afterwards. May be called
         again."""
+        self.launches.settle()
         self.launches.close()
         self._rotary.shorten(0)
         self.weights.close()
@@ -213,7 +215,7 @@ class NativeFrameDecoder:
                 f"{self.most_pages} in all. Shorten the text or max_frames, or load with more kv_bytes."
             )
 
-    def admit(self, rows: Sequence[RowRequest]) -> list[Slot]:
+    def admit(self, rows: Sequence[RowRequest], wait: bool = True) -> list[Slot]:
         """See FrameDecoder. Raises NumericsError, admitting none, if the prompts' logits are not finite."""
         room = self.room_for(rows)
         if room < len(rows):
@@ -228,7 +230,7 @@ class NativeFrameDecoder:
             with self._on_device():
                 for request in rows:
                     admitted.append(self._take_place(request))
-                self._prefill(admitted, rows)
+                self._prefill(admitted, rows, wait)
         except BaseException:
             for row in reversed(admitted):
                 self._give_back(row)
@@ -267,7 +269,7 @@ class NativeFrameDecoder:
 
     # ------------------------------------------------------------ prompts and text
 
-    def _prefill(self, rows: Sequence[Row], requests: Sequence[RowRequest]) -> None:
+    def _prefill(self, rows: Sequence[Row], requests: Sequence[RowRequest], wait: bool) -> None:
         """Runs the prompts of all rows in one call and draws their first codes."""
         counts = [request.prefill.shape[0] for request in requests]
         prompts = [self._as_rows(request.prefill) for request in requests]
@@ -285,7 +287,7 @@ class NativeFrameDecoder:
         for name, part in parts.items():
             fields[name] = offset
             offset += len(part) * packed.element_size()
-        self.launches.prefill(fields, rows)
+        self.launches.prefill(fields, rows, wait)
 
     def _as_rows(self, rows: Tensor) -> Tensor:
         """Rows [N, hidden] as the core reads them: in its dtype, one after another, from a multiple of 16 bytes on."""
@@ -309,7 +311,8 @@ class NativeFrameDecoder:
 
     def hidden(self, slots: Sequence[Slot]) -> Tensor:
         """The talker's last hidden states of some slots, [slots, hidden], copied: for checks."""
-        return self.state.hidden[[self._rows[slot].place for slot in slots]]
+        with self._on_device():
+            return self.state.hidden[[self._rows[slot].place for slot in slots]]
 
     # ------------------------------------------------------------ frames
 
@@ -345,7 +348,7 @@ class NativeFrameDecoder:
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[None]:
-        """As _guard, and nothing is running at its beginning."""
+        """As _guard, and what is still running is ahead of all that is launched inside."""
         if self.launches.core is None:
             raise RuntimeError("this frame decoder is closed")
         with self._guard():

@@ -53,6 +53,8 @@ class Launches:
         self.native, self.state, self.buckets, self.frames_per_replay = native, state, buckets, frames_per_replay
         self.unread = False
         """something was launched that nobody has waited for"""
+        self._queued: int | None = None
+        """the stream that may still run prompts, which the next frames are launched behind"""
         self.core: Any = None
         self.captured: tuple[Captured, ...] = ()
         """the graphs of the core; all else is launched eagerly"""
@@ -77,13 +79,18 @@ class Launches:
         """Device memory of graphs and workspace."""
         return self._workspace.nbytes + sum(graph.nbytes for graph in self.captured)
 
-    def prefill(self, fields: dict[str, int], rows: Collection[Row]) -> None:
-        """Runs the prompts of some rows and waits. Raises NumericsError if logits of theirs were not finite."""
+    def prefill(self, fields: dict[str, int], rows: Collection[Row], wait: bool) -> None:
+        """Runs the prompts of some rows. Waits, and raises NumericsError if logits of theirs were not finite; or leaves
+        both to the rows' next frames."""
         self.unread = True
+        stream = self.native.stream()
         self.state.upload()
-        self.core.prefill(fields, self.native.stream())
-        if self._read(rows):
-            self._fail()
+        self.core.prefill(fields, stream)
+        if wait:
+            if self._read(rows):
+                self._fail()
+        else:
+            self._queued, self.unread = stream, False
 
     def frames(self, active: Sequence[Row], limits: dict[Row, int]) -> list[Tensor]:
         """Launches frames until every row has reached its limit or its end: the codes of each launch, int64
@@ -106,6 +113,7 @@ class Launches:
                 break
             mirror, frames = in_flight.popleft()
             self.state.wait(mirror)
+            self._queued = None
             failed |= self._take_over(active, mirror)
             made.append(self.state.fetched_codes(mirror, places, frames))
         self.unread = False
@@ -125,11 +133,21 @@ class Launches:
         )
 
     def catch_up(self, rows: Collection[Row]) -> None:
-        """After an interrupt: what was made meanwhile is lost, the rows go on behind it or end there."""
+        """The host may write its mirrors again, and what was launched runs ahead of what will be on this stream.
+
+        After an interrupt: what was made meanwhile is lost, the rows go on behind it or end there."""
+        if self._queued is not None and self._queued != self.native.stream():
+            self.settle()
+        self.state.wait_for_upload()
         if self.unread:
-            if self.state.device.type == "cuda":
-                torch.cuda.synchronize(self.state.device)
+            self.settle()
             self._read(rows)
+
+    def settle(self) -> None:
+        """Waits for all that was launched."""
+        if self.state.device.type == "cuda":
+            torch.cuda.synchronize(self.state.device)
+        self._queued = None
 
     def launch(self, running: Sequence[Row], frames: int) -> tuple[int, int]:
         """One launch, of at most so many frames of all places up to the last one that runs: the mirror that its results
@@ -154,7 +172,7 @@ class Launches:
         """Waits, and takes over how far rows are; whether logits of theirs were not finite."""
         mirror = self._fetch(0)
         self.state.wait(mirror)
-        self.unread = False
+        self._queued, self.unread = None, False
         return self._take_over(rows, mirror)
 
     def _take_over(self, rows: Collection[Row], mirror: int) -> bool:

@@ -65,7 +65,7 @@ class MixedFrameDecoder:
     def _decoder(self, row: RowRequest) -> FrameDecoder:
         return self.core if row.generator is None else self.plain
 
-    def admit(self, rows: Sequence[RowRequest]) -> list[Slot]:
+    def admit(self, rows: Sequence[RowRequest], wait: bool = True) -> list[Slot]:
         """See FrameDecoder."""
         room = self.room_for(rows)
         if room < len(rows):
@@ -78,7 +78,7 @@ class MixedFrameDecoder:
             for decoder in (self.plain, self.core):
                 theirs = [i for i, row in enumerate(rows) if self._decoder(row) is decoder]
                 if theirs:
-                    slots = decoder.admit([rows[i] for i in theirs])
+                    slots = decoder.admit([rows[i] for i in theirs], wait)
                     inner.update((i, _Inner(decoder, slot)) for i, slot in zip(theirs, slots, strict=True))
         except BaseException:
             for decoder, slot in inner.values():

@@ -108,6 +108,7 @@ class DecoderState:
             self._block_host = self._host(self.block)
             self._table_host = self._host(self.table)
             self._mirrors = [self._mirror() for _ in range(in_flight)]
+        self._uploaded = torch.cuda.Event() if self.device.type == "cuda" else None
         self._addresses: dict[str, int] = {}
         self.written: dict[str, NDArray[Any]] = {}
         """views of the block's mirror by name, [slots, ...]"""
@@ -183,8 +184,8 @@ class DecoderState:
 
     def write_sampling(self, slot: int, talker: SamplerRow, predictor: SamplerRow) -> None:
         """How the codes of a slot are drawn, in the mirror."""
-        for name, row in (("talker", talker), ("predictor", predictor)):
-            self.written[name][slot] = pack_rows([row], torch.device("cpu"))[0].numpy()
+        packed = pack_rows([talker, predictor], torch.device("cpu")).numpy()
+        self.written["talker"][slot], self.written["predictor"][slot] = packed
 
     def write_pages(self, slot: int, pages: tuple[int, ...]) -> None:
         """The pages of a slot, in the mirror and, in stream order, on the device."""
@@ -193,8 +194,15 @@ class DecoderState:
         self.table[slot, :count].copy_(self._table_host[slot, :count], non_blocking=True)
 
     def upload(self) -> None:
-        """Sends the block to the device in stream order."""
+        """Sends the block to the device in stream order, behind what write_pages() sends."""
         self.block.copy_(self._block_host, non_blocking=True)
+        if self._uploaded is not None:
+            self._uploaded.record()
+
+    def wait_for_upload(self) -> None:
+        """Returns once the mirrors may be written again."""
+        if self._uploaded is not None:
+            self._uploaded.synchronize()
 
     # ------------------------------------------------------------ what the host reads
 
@@ -202,7 +210,8 @@ class DecoderState:
         """Copies the counters and the codes of the launch just made, so many frames, in stream order."""
         to = self._mirrors[mirror]
         to.counters.copy_(self.counters, non_blocking=True)
-        to.codes[:frames].copy_(self.ring[:frames], non_blocking=True)
+        if frames:
+            to.codes[:frames].copy_(self.ring[:frames], non_blocking=True)
         if to.copied is not None:
             to.copied.record()
 

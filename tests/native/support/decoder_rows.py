@@ -90,7 +90,7 @@ def life(decoder, runtime, rng, steps):
     for _ in range(steps):
         rows = [request(runtime, rng) for _ in range(rng.choice([0, 1, 1, 2]))]
         fit = decoder.room_for(rows)
-        slots = decoder.admit(rows[:fit])
+        slots = decoder.admit(rows[:fit], wait=rng.random() < 0.5)
         waiting.update((slot, row) for slot, row in zip(slots, rows[:fit], strict=True))
         log.append((fit, slots, decoder.free_slots(), decoder.open_slots()))
         for slot, row in list(waiting.items()):

@@ -73,7 +73,7 @@ def test_prompts_have_the_same_bits_alone_and_packed_and_from_every_graph(native
         assert spoken[0] == spoken[1], lengths
 
 
-def test_prompts_that_nobody_waits_for(native, models, seed):
+def test_prompts_that_nobody_waits_for(native, models, seed, monkeypatch, caplog):
     runtime, rng = models("bfloat16", "plain", str(native.device)), random.Random(seed)
     core, cuda = core_of(native, runtime, slots=4), native.device.type == "cuda"
     rows = [request(runtime, rng, longest=5, text_complete=True) for _ in range(4)]
@@ -99,7 +99,19 @@ def test_prompts_that_nobody_waits_for(native, models, seed):
         core.advance(1, slots[:1])
     core.release(slots[0])
     core.admit(rows[:1], wait=False)
+    settled, settle = [], core.launches.settle
+    monkeypatch.setattr(core.launches, "settle", lambda: (settled.append(True), settle()))
+    core.__del__()
+    core.__del__()
+    assert settled == [True]
+
+    def broken():
+        raise RuntimeError("an illegal address")
+
+    monkeypatch.setattr(core.launches, "settle", broken)
     core.close()
+    assert "after an error of its device: an illegal address" in caplog.text
+    assert (core.launches.core, core.state.nbytes) == (None, 0)
 
 
 def test_prompts_may_lie_in_memory_anyhow(native, models, seed):

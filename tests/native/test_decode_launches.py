@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from qwen3tts.backends.native.decode.capture import Captured
-from qwen3tts.backends.native.decode.launches import REPLAYS_IN_FLIGHT, Launches, Row
-from qwen3tts.errors import NumericsError
+from qwen3tts.backends.native.decode.launches import PREDICTOR_STUCK, REPLAYS_IN_FLIGHT, Launches, Row
+from qwen3tts.errors import BackendError, NumericsError
 from qwen3tts.runtime.protocols import Slot
 
 GROUPS = 2
@@ -21,13 +21,20 @@ class Device:
         self.lives, self.broken_at = lives, broken_at
         self.frame, self.limit = [0] * len(lives), [0] * len(lives)
         self.device, self.hidden = torch.device("cpu"), torch.zeros(0)
-        self.queue, self.mirrors, self.launched, self.deepest = [], {}, [], 0
+        self.queue, self.mirrors, self.launched, self.deepest, self.cleared = [], {}, [], 0, 0
+        self.stuck = False
 
     def upload(self):
         assert not self.queue
 
     def wait_for_upload(self):
         """Copies are there at once."""
+
+    def prefill(self, fields, stream):
+        self.launched.append(("prompts", stream))
+
+    def clear_exchange(self, stream):
+        self.cleared += 1
 
     def replay(self, rows, frames, stream):
         self.launched.append((rows, frames))
@@ -55,6 +62,7 @@ class Device:
                         self.frame[row] += 1
             ended = [int(made >= life) for made, life in zip(self.frame, self.lives, strict=True)]
             broken = [int(self.broken_at is not None and made > self.broken_at) for made in self.frame]
+            broken = [PREDICTOR_STUCK] * len(broken) if self.stuck else broken
             self.mirrors[to] = {"frame": list(self.frame), "finished": ended, "status": broken, "codes": codes}
 
     def counter(self, name, mirror):
@@ -151,8 +159,52 @@ def test_what_an_interrupt_leaves_is_caught_up_with(monkeypatch):
     assert rows[0].frames == 0
     queue.catch_up(rows)
     assert not queue.unread
+    assert device.cleared == 1  # whether blocks were stuck is not known
     assert rows[0].frames == 4 * REPLAYS_IN_FLIGHT
     assert ask(queue, device, rows, 3) == [[8, 9, 10]]
     launched = len(device.launched)
     queue.catch_up(rows)
     assert len(device.launched) == launched
+    assert device.cleared == 1
+
+
+def test_blocks_that_were_stuck_are_told_and_cleared_though_an_interrupt_comes_between(monkeypatch):
+    device = Device([1000])
+    rows, queue = rows_of(device), launches(device, 4)
+    device.stuck = True
+    with monkeypatch.context() as patch:
+
+        def interrupt(stream):
+            raise KeyboardInterrupt
+
+        patch.setattr(device, "clear_exchange", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ask(queue, device, rows, 4)
+    assert (queue.unread, device.cleared) == (False, 0)
+    queue.catch_up([])  # the row was released meanwhile
+    assert device.cleared == 1
+    with pytest.raises(BackendError, match="waited for each other in vain"):
+        ask(queue, device, rows, 4)
+    assert device.cleared == 2
+    device.stuck = False
+    assert len(ask(queue, device, rows, 4)[0]) == 4
+
+
+def test_prompts_that_nobody_waits_for_are_waited_for_on_another_stream(monkeypatch):
+    device, settled = Device([1000]), []
+    rows, queue = rows_of(device), launches(device, 4)
+    settle = queue.settle
+    monkeypatch.setattr(queue, "settle", lambda: (settled.append(queue.native.stream()), settle()))
+    queue.prefill({}, rows, wait=True)
+    assert (queue.busy, queue.unread) == (False, False)
+    queue.prefill({}, rows, wait=False)
+    assert (queue.busy, queue.unread) == (True, False)
+    queue.catch_up(rows)
+    assert settled == []
+    queue.native = SimpleNamespace(stream=lambda: 7)
+    queue.catch_up(rows)
+    assert settled == [7]
+    assert not queue.busy
+    queue.prefill({}, rows, wait=False)
+    assert len(ask(queue, device, rows, 4)[0]) == 4
+    assert not queue.busy

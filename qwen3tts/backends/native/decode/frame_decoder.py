@@ -115,11 +115,21 @@ class NativeFrameDecoder:
     def close(self) -> None:
         """Frees graphs, device memory and the hold on the weights; only release() works afterwards. May be called
         again."""
-        self.launches.settle()
+        try:
+            self.launches.settle()
+        except RuntimeError as error:  # of the device, which runs nothing any more then
+            logger.warning("closing a frame decoder after an error of its device: %s", error)
         self.launches.close()
         self._rotary.shorten(0)
         self.weights.close()
         self.state.close()
+
+    def __del__(self) -> None:
+        """Dropped without close(): what still runs must end before its memory is another's."""
+        launches: Launches | None = getattr(self, "launches", None)
+        if launches is not None and launches.busy:
+            with contextlib.suppress(RuntimeError):  # of the device: nobody is there to be told
+                launches.settle()
 
     @property
     def nbytes(self) -> int:
@@ -274,6 +284,8 @@ class NativeFrameDecoder:
         counts = [request.prefill.shape[0] for request in requests]
         prompts = [self._as_rows(request.prefill) for request in requests]
         x = prompts[0] if len(prompts) == 1 else torch.cat(prompts)
+        if not wait and x.device.type == "cuda":
+            x.record_stream(torch.cuda.current_stream(self.device))  # the caller may drop it, whose stream is another
         places = np.array([row.place for row in rows])
         parts = {
             "slot": np.repeat(places, counts),

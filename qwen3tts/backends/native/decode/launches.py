@@ -54,7 +54,9 @@ class Launches:
         self.unread = False
         """something was launched that nobody has waited for"""
         self._queued: int | None = None
-        """the stream that may still run prompts, which the next frames are launched behind"""
+        """the stream that may still run what nobody has waited for, behind which the next launches come"""
+        self._behind = torch.cuda.Event() if state.device.type == "cuda" else None
+        """what is queued has ended"""
         self.core: Any = None
         self.captured: tuple[Captured, ...] = ()
         """the graphs of the core; all else is launched eagerly"""
@@ -90,7 +92,8 @@ class Launches:
             if self._read(rows):
                 self._fail()
         else:
-            self._queued, self.unread = stream, False
+            self._queue(stream)
+            self.unread = False
 
     def frames(self, active: Sequence[Row], limits: dict[Row, int]) -> list[Tensor]:
         """Launches frames until every row has reached its limit or its end: the codes of each launch, int64
@@ -101,8 +104,8 @@ class Launches:
         in_flight: deque[tuple[int, int]] = deque()
         made: list[Tensor] = []
         places = [row.place for row in active]
+        launched, failed, self.unread = 0, False, True
         self.state.upload()
-        launched, failed = 0, False
         asked = max((limits[row] - row.frames for row in active if row.finished is None), default=0)
         while True:
             running = [row for row in active if row.finished is None and row.frames < limits[row]]
@@ -125,8 +128,7 @@ class Launches:
         """Says what the status of a row meant. Nothing is running."""
         if not self._stuck:
             raise not_finite(self.state.hidden.dtype)
-        self._stuck = False
-        self.core.clear_exchange(self.native.stream())
+        self._clear_exchange()
         raise BackendError(
             "Blocks of the persistent code predictor waited for each other in vain, so this speech is lost. Another "
             "process may hold the GPU; try again, or use persistent_predictor=False of custom-kernels."
@@ -138,10 +140,32 @@ class Launches:
         After an interrupt: what was made meanwhile is lost, the rows go on behind it or end there."""
         if self._queued is not None and self._queued != self.native.stream():
             self.settle()
+        elif self._queued is not None and self._behind is not None:
+            self._behind.wait()  # the same number need not be the same stream, in another thread or later on
         self.state.wait_for_upload()
-        if self.unread:
+        if self.unread or self._stuck:  # the interrupt may have hidden that blocks were stuck
             self.settle()
+            self._clear_exchange()
+        if self.unread:
             self._read(rows)
+
+    def _clear_exchange(self) -> None:
+        """The persistent code predictor may run again."""
+        stream = self.native.stream()
+        self.core.clear_exchange(stream)
+        self._queue(stream)
+        self._stuck = False
+
+    def _queue(self, stream: int) -> None:
+        """What was launched on this stream goes on while the host does."""
+        self._queued = stream
+        if self._behind is not None:
+            self._behind.record()
+
+    @property
+    def busy(self) -> bool:
+        """Something that was launched may still run."""
+        return self.unread or self._queued is not None
 
     def settle(self) -> None:
         """Waits for all that was launched."""
@@ -172,8 +196,9 @@ class Launches:
         """Waits, and takes over how far rows are; whether logits of theirs were not finite."""
         mirror = self._fetch(0)
         self.state.wait(mirror)
+        failed = self._take_over(rows, mirror)
         self._queued, self.unread = None, False
-        return self._take_over(rows, mirror)
+        return failed
 
     def _take_over(self, rows: Collection[Row], mirror: int) -> bool:
         frame, finished, status = (self.state.counter(name, mirror) for name in ("frame", "finished", "status"))

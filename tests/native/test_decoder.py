@@ -219,8 +219,8 @@ def test_fp32_codes_equal_the_torch_frame_decoder(native, load, preset):
 
 
 def test_a_row_has_the_same_bits_alone_in_any_slot_and_replayed(native, load, seed):
-    """Prompts of more than one pass of columns, too: what a row shares a launch with does not show. In fp16; bf16 has its
-    test in test_decode_decoder.py."""
+    """Prompts of more than one pass of columns, too: what a row shares a launch with does not show. In fp16; bf16 has
+    its test in test_decode_decoder.py."""
     frames = load(torch.float16)
     rows = requests(frames, torch.Generator().manual_seed(seed), 5)
     together = Core(native, frames, 5)

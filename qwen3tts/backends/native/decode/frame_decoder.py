@@ -183,6 +183,7 @@ class NativeFrameDecoder:
         before, started = self.state.pool, time.perf_counter()
         try:
             with self._on_device():
+                self.launches.settle()  # prompts may still run on what is replaced
                 self._allow([], 0)
                 self.state.upload()
                 self.state.pool = self.state.pool_of(pages)
